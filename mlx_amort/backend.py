@@ -1,0 +1,106 @@
+"""The machine under a run: which BLAS, which device, how much memory.
+
+On Linux MLX's wheel multiplies matrices with the reference BLAS, about 28 times slower than OpenBLAS. The
+names it calls are resolved when `mlx.core` is loaded; an OpenBLAS in the global namespace by then takes over.
+Nothing here imports mlx before it is asked about the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def load_blas() -> None:
+    """Put OpenBLAS, where Linux has it, before MLX's own BLAS; must run before `import mlx.core`."""
+    # After mlx is loaded its calls are bound, and a library that is merely present would be reported as used.
+    if sys.platform != "linux" or "mlx.core" in sys.modules or _has_openblas():
+        return
+    for name in _OPENBLAS_NAMES:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+        return
+
+
+def blas_name() -> str:
+    """The BLAS that multiplies float32 matrices on the CPU, with what would make it faster."""
+    if sys.platform == "darwin":
+        return "Accelerate"
+    if not _has_openblas():
+        return "reference BLAS (slow: install libopenblas0-pthread for about 28 times faster products)"
+    library = ctypes.CDLL(None)
+    library.openblas_get_config.restype = ctypes.c_char_p
+    version = " ".join(library.openblas_get_config().decode().split()[:2])
+    threads = library.openblas_get_num_threads()
+    return f"{version} ({threads} thread{'s' if threads != 1 else ''})"
+
+
+def describe_machine() -> dict[str, Any]:
+    """What a run's record says about where it ran, in plain values.
+
+    Units: `memory_bytes` is what the process may use: physical memory, or less in a container that limits it.
+    """
+    # Imported here: mlx after load_blas had its chance, metadata because it is slow and --help needs none.
+    from importlib import metadata
+
+    import mlx.core as mx
+
+    backend = _backend()
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "backend": backend,
+        "device_name": str(mx.device_info().get("device_name", "unknown")),
+        "blas": "cuBLAS" if backend == "cuda" else blas_name(),
+        "mlx": metadata.version("mlx"),
+        "python": platform.python_version(),
+    }
+
+
+def _backend() -> str:
+    import mlx.core as mx
+
+    if mx.default_device().type == mx.cpu:
+        return "cpu"
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+def _has_openblas() -> bool:
+    return hasattr(ctypes.CDLL(None), "openblas_get_config")
+
+
+def _processor() -> str:
+    if sys.platform == "darwin":
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        return answer.stdout.strip() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def _memory_bytes() -> int:
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in _CGROUP_LIMITS:
+        try:
+            text = Path(limit).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            memory_bytes = min(memory_bytes, int(text))
+    return memory_bytes

@@ -1,0 +1,129 @@
+"""`mlx-amort plan FILE --bytes D`: which configuration to run, what is faster, and why that is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlx_amort.cli.tables import align
+from mlx_amort.profiler.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
+from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.plan import Plan, plan_run
+from mlx_amort.profiler.rows import read_rows
+from mlx_amort.profiler.sizes import format_size, parse_size
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--bytes", "budget", required=True, help="Bytes to train on, such as 2.006e9 or 2GB.")
+@click.option("--min-updates", type=click.IntRange(min=1), help="Least number of optimizer steps.")
+@click.option("--noise-scale", help="Gradient noise scale in bytes: weighs updates against speed.")
+@click.option("--memory", help="Most peak memory, such as 48GB.")
+@click.option("--prefer", help="Choose this optimizer (muon or adamw) whatever the other's time.")
+@click.option(
+    "--token-advantage",
+    type=float,
+    default=PUBLISHED_TOKEN_ADVANTAGE,
+    show_default=True,
+    help="AdamW's bytes over Muon's for one loss; the default was published at 10M, from one seed.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def command(
+    file: Path,
+    budget: str,
+    min_updates: int | None,
+    noise_scale: str | None,
+    memory: str | None,
+    prefer: str | None,
+    token_advantage: float,
+    as_json: bool,
+) -> None:
+    """Choose the fastest configuration that still makes enough updates.
+
+    FILE is a profile.json, a folder with one, or a CSV such as `fit` takes. Optimizers are compared by time
+    to quality: AdamW's time counts --token-advantage times.
+    """
+    request = Request(
+        budget_bytes=parse_size(budget, "--bytes"),
+        min_updates=min_updates,
+        noise_scale_bytes=None if noise_scale is None else float(parse_size(noise_scale, "--noise-scale")),
+        memory_bytes=None if memory is None else parse_size(memory, "--memory"),
+        prefer=None if prefer is None else prefer.lower(),
+        token_advantage=token_advantage,
+    )
+    rows = read_rows(file)
+    fit = fit_rows(rows)
+    plan = plan_run(rows, fit, request)
+    click.echo(json.dumps(plan.to_record(), indent=2) if as_json else describe_plan(plan, fit))
+
+
+def _line(candidate: Candidate) -> list[str]:
+    return [
+        candidate.label,
+        f"{candidate.bytes_per_step:,}",
+        f"{candidate.steps:,}",
+        f"{candidate.bytes_per_s:,.0f}",
+        "-" if candidate.ceiling_fraction is None else f"{candidate.ceiling_fraction:.0%}",
+        f"{candidate.hours:.3g}",
+        "-" if candidate.peak_bytes is None else format_size(candidate.peak_bytes),
+    ]
+
+
+def describe_plan(plan: Plan, fit: Fit) -> str:
+    """The plan as the terminal shows it."""
+    heading = ["", "bytes a step", "steps", "bytes/s", "ceiling", "hours", "peak"]
+    choice = plan.choice
+    ceiling = ""
+    if choice.ceiling_fraction is not None:
+        ceiling = f", {choice.ceiling_fraction:.0%} of the ceiling of {fit.ceiling_bytes_per_s:,.0f}"
+    parts = [
+        f"choice: {choice.label}\n"
+        f"  {choice.bytes_per_step:,} bytes a step, {choice.steps:,} steps "
+        f"for {plan.request.budget_bytes:,} bytes\n"
+        f"  {choice.step_s:.4g} s a step ({choice.source}), {choice.bytes_per_s:,.0f} bytes/s{ceiling}\n"
+        f"  {choice.hours:.1f} hours"
+        + ("" if choice.peak_bytes is None else f", peak memory {format_size(choice.peak_bytes)}")
+    ]
+    if plan.faster:
+        lines = [[*_line(candidate), why] for candidate, why in plan.faster]
+        parts.append("faster, and why not:\n" + align([*heading, "why not"], lines, text_columns=(0, 7)))
+    else:
+        parts.append("nothing measured is faster.")
+    if plan.next_best is not None:
+        parts.append("next best:\n" + align(heading, [_line(plan.next_best)]))
+    if plan.worth_measuring:
+        lines = [_line(candidate) for candidate in plan.worth_measuring]
+        parts.append("predicted to be better, worth measuring:\n" + align(heading, lines))
+    if plan.time_to_quality is not None:
+        parts.append(_describe_time_to_quality(plan.time_to_quality))
+    if plan.noise is not None:
+        parts.append(_describe_noise(plan.noise, heading))
+    parts += [f"note: {warning}" for warning in plan.warnings]
+    return "\n\n".join(parts)
+
+
+def _describe_noise(noise: dict[str, Any], heading: list[str]) -> str:
+    best = [f"{name} {size:,.0f}" for name, size in noise["best_bytes_per_step"].items() if size is not None]
+    text = (
+        f"noise scale {noise['noise_scale_bytes']:,.0f} bytes: "
+        f"best bytes a step, sqrt(T_crit c0 / c1): {', '.join(best) or 'none, c0 is not positive'}"
+    )
+    around = [Candidate(**candidate) for candidate in noise["around"]]
+    if not around:
+        return text
+    lines = [[*_line(candidate), candidate.source] for candidate in around]
+    return text + "\n" + align(["around it", *heading[1:], "source"], lines, text_columns=(0, 7))
+
+
+def _describe_time_to_quality(times: dict[str, Any]) -> str:
+    origin = "the figure published at 10M from one seed" if times["is_published_advantage"] else "as given"
+    muon = f"{times['muon_step_s']:.4g} s a step ({times['muon_source']})"
+    adamw = f"{times['adamw_step_s']:.4g} s ({times['adamw_source']})"
+    ratio = f"muon needs {times['muon_to_adamw']:.3f} of adamw's time at this configuration"
+    return (
+        f"time to equal quality: {ratio}\n"
+        f"  {muon} against {adamw}, token advantage {times['token_advantage']:g} ({origin})"
+    )

@@ -1,0 +1,304 @@
+"""From YAML and `section.key=value` to a Config, and back.
+
+A run is resolved in layers, each overriding the one before: dataclass < preset < file < command line.
+Values are converted by the type their field declares, so `3e-4`, which YAML reads as text, is a number where
+one is wanted. An undeclared key is refused with the nearest one. Dumping and reading back is the identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from mlx_amort.config import Config, SourceConfig
+from mlx_amort.config_checks import choices
+from mlx_amort.errors import UserError, did_you_mean
+
+# Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
+_DERIVED = "parameters"
+_TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+
+Layer = Mapping[str, Mapping[str, Any]]
+
+
+def preset_names() -> tuple[str, ...]:
+    """Every preset there is, sorted."""
+    return tuple(sorted(path.stem for path in _preset_folder().glob("*.yaml")))
+
+
+def resolve(
+    preset: str | None = None,
+    file: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    base: Config | None = None,
+) -> Config:
+    """Resolve a run: `base` (else the dataclasses) < preset < YAML file < `section.key=value` overrides.
+
+    Raises: UserError for an unknown preset, key or choice, and a value of the wrong type or out of range.
+    """
+    from_file = read_yaml(Path(file)) if file is not None else {}
+    named = _preset_of(from_file, f" in {file}")
+    if preset and named and preset != named:
+        raise UserError(f"preset {preset}", f"{file} was made for preset {named}", "give only one of them")
+    preset = preset or named
+    layers = [_converted(from_file, f" in {file}"), _converted(_parse_overrides(overrides), "")]
+    if preset is not None:
+        layers.insert(0, _converted(read_yaml(preset_path(preset)), f" in preset {preset}"))
+    # Merged before anything is built: a layer alone may hold what only a later one makes valid.
+    merged = functools.reduce(_merged, layers)
+    return _overlaid(base or Config(), merged, preset or (base.preset if base else None))
+
+
+def preset_path(name: str) -> Path:
+    """The YAML file of a preset. Raises: UserError, with the nearest name, when there is none."""
+    if name not in preset_names():
+        raise UserError(f"preset {name}", "no such preset", did_you_mean(name, preset_names()))
+    return _preset_folder() / f"{name}.yaml"
+
+
+def load(path: str | Path) -> Config:
+    """Read a resolved configuration as `dump` wrote it, without consulting the preset that it names."""
+    content = read_yaml(Path(path))
+    return from_dict(content, where=f" in {path}")
+
+
+def from_dict(content: Mapping[str, Any], where: str = "") -> Config:
+    """The Config of nested plain values, the inverse of `to_dict`; what is absent keeps its default."""
+    sections = dict(content)
+    preset = _preset_of(sections, where)
+    return _overlaid(Config(), _converted(sections, where), preset)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Nested plain values (dict, list, str, numbers, None) in the order of declaration, for YAML and JSON."""
+    content = dataclasses.asdict(config)
+    content["data"]["sources"] = list(content["data"]["sources"])
+    return content
+
+
+def dump(config: Config) -> str:
+    """The canonical YAML of a resolved configuration."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model",)) -> list[str]:
+    """The keys in which two configurations differ, as "section.key: VALUE and VALUE"."""
+    return [
+        f"{section}.{field.name}: {first} and {second}"
+        for section in sections
+        for field in dataclasses.fields(getattr(one, section))
+        if (first := getattr(getattr(one, section), field.name))
+        != (second := getattr(getattr(other, section), field.name))
+    ]
+
+
+def parse_source(text: str) -> SourceConfig:
+    """A corpus as the command line names it: PATH, or PATH:WEIGHT when a number follows the last colon."""
+    path, colon, tail = text.rpartition(":")
+    try:
+        weight = float(tail) if colon else None
+    except ValueError:
+        weight = None
+    return SourceConfig(text) if weight is None else SourceConfig(path, weight)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping a YAML file holds. Raises: UserError when it cannot be read or holds something else."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise UserError(str(path), error.strerror or "cannot be read", "name a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(str(path), f"is not valid YAML ({' '.join(str(error).split())})") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(str(path), "does not hold sections", "write it as `section:` with `key: value` below")
+    return content
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, where YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{key}' is given twice", node.start_mark
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+def _preset_folder() -> Path:
+    """Beside the package in an installed wheel, at the root in a checkout or editable install."""
+    package = Path(__file__).parent
+    beside = package / "presets"
+    return beside if beside.is_dir() else package.parent / "presets"
+
+
+def _preset_of(sections: dict[str, Any], where: str) -> str | None:
+    """Take what is no section out of a file's content, and return the preset's name."""
+    sections.pop(_DERIVED, None)
+    name = sections.pop("preset", None)
+    if name is not None and not isinstance(name, str):
+        raise UserError(f"preset={name}{where}", "must be text or null")
+    return name
+
+
+def _sections() -> dict[str, type]:
+    return {name: declared for name, declared in get_type_hints(Config).items() if name != "preset"}
+
+
+def _parse_overrides(overrides: Iterable[str]) -> dict[str, dict[str, str]]:
+    layer: dict[str, dict[str, str]] = {}
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not equals:
+            raise UserError(f"--set {override}", "has no '='", "write it as --set section.key=value")
+        if not dot:
+            homes = [f"{home}.{section}" for home, kind in _sections().items() if section in _types(kind)]
+            raise UserError(
+                f"--set {override}", "names no section", did_you_mean(section, homes or _sections())
+            )
+        layer.setdefault(section, {})[key] = value.strip()
+    return layer
+
+
+def _types(section: type) -> dict[str, Any]:
+    return get_type_hints(section)
+
+
+def _converted(content: Mapping[str, Any], where: str) -> Layer:
+    """Every value of a layer in the type its field declares."""
+    layer: dict[str, dict[str, Any]] = {}
+    for section, values in content.items():
+        if section not in _sections():
+            raise UserError(f"'{section}'{where}", "no such section", did_you_mean(str(section), _sections()))
+        if not isinstance(values, Mapping):
+            raise UserError(f"'{section}'{where}", "is a section", "write `key: value` lines below it")
+        declared = _types(_sections()[section])
+        for key in values:
+            if key not in declared:
+                known = [f"{section}.{name}" for name in declared]
+                raise UserError(
+                    f"{section}.{key}{where}", "no such key", did_you_mean(f"{section}.{key}", known)
+                )
+        converted = {key: _convert(values[key], declared[key], f"{section}.{key}", where) for key in values}
+        layer[section] = _with_one_length(converted) if section == "run" else converted
+    return layer
+
+
+def _merged(lower: Layer, upper: Layer) -> Layer:
+    merged = {section: dict(values) for section, values in lower.items()}
+    for section, values in upper.items():
+        merged[section] = {**merged.get(section, {}), **values}
+    return merged
+
+
+def _overlaid(config: Config, layer: Layer, preset: str | None) -> Config:
+    sections: dict[str, Any] = {
+        section: dataclasses.replace(getattr(config, section), **values) for section, values in layer.items()
+    }
+    return dataclasses.replace(config, preset=preset, **sections)
+
+
+def _with_one_length(values: dict[str, Any]) -> dict[str, Any]:
+    """A layer that says how long the run is unsays what the layers below it said."""
+    for given, unsaid in (("steps", "bytes"), ("bytes", "steps")):
+        if values.get(given) is not None and unsaid not in values:
+            return {**values, unsaid: None}
+    return values
+
+
+def _convert(value: Any, declared: Any, key: str, where: str) -> Any:
+    if get_origin(declared) in (Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() in _NULL):
+            return None
+        (declared,) = (option for option in get_args(declared) if option is not type(None))
+    if get_origin(declared) is tuple:
+        return _convert_sources(value, key, where)
+    readers = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
+    read = _read_str if choices(declared) else readers[declared]
+    try:
+        return read(value)
+    except (ValueError, OverflowError):
+        wanted = {
+            _read_bool: "on or off",
+            _read_int: "a whole number",
+            _read_float: "a number",
+            _read_str: "text",
+        }
+        shown = "null" if value is None else value
+        raise UserError(f"{key}={shown}{where}", f"must be {wanted[read]}") from None
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    raise ValueError
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return int(value) if isinstance(value, str) else int("")
+    except ValueError:
+        number = _read_float(value)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    return float(value)
+
+
+def _read_str(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    # YAML reads an unquoted 2024 as a number; on and off as booleans, whose spelling is lost.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError
+
+
+def _convert_sources(value: Any, key: str, where: str) -> tuple[SourceConfig, ...]:
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value) if value.startswith("[") else [value]
+        except yaml.YAMLError:
+            raise UserError(
+                f"{key}={value}{where}", "is not a list", "write it as [a.txt:0.7, b.txt:0.3]"
+            ) from None
+    if not isinstance(value, list | tuple):
+        raise UserError(
+            f"{key}{where}", "must be a list of PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}"
+        )
+    return tuple(_convert_source(entry, f"{key}[{index}]", where) for index, entry in enumerate(value))
+
+
+def _convert_source(entry: Any, key: str, where: str) -> SourceConfig:
+    if isinstance(entry, str):
+        return parse_source(entry)
+    if not isinstance(entry, Mapping) or "path" not in entry:
+        raise UserError(f"{key}{where}", "must be PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}")
+    declared = _types(SourceConfig)
+    for name in entry:
+        if name not in declared:
+            raise UserError(f"{key}.{name}{where}", "no such key", did_you_mean(str(name), declared))
+    return SourceConfig(
+        **{name: _convert(value, declared[name], f"{key}.{name}", where) for name, value in entry.items()}
+    )

@@ -1,0 +1,1 @@
+"""Corpora and the bytes of a step: numpy only, nothing loaded whole."""

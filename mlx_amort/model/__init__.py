@@ -1,0 +1,1 @@
+"""The four trunks as functions on flat dictionaries of weights."""

@@ -1,0 +1,103 @@
+"""The two kinds of block: attention within a chunk, and the gated linear recurrence over a stream.
+
+A block is a function of its own weights (names without the `blocks.i.` prefix), so that recomputing it in the
+backward pass can be asked for with one call: everything it differentiates is an argument.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mlx_amort.ops.activations import gelu, silu_gate, softplus
+from mlx_amort.ops.attention import causal_attention
+from mlx_amort.ops.convolution import TAIL, causal_convolution
+from mlx_amort.ops.linear_attention import gla_chunkwise
+from mlx_amort.ops.normalization import rms_norm
+from mlx_amort.ops.patching import take_rows
+from mlx_amort.ops.precision import linear
+
+BlockState = tuple[mx.array, mx.array]
+"""State of a recurrent block: S [B, h, d, d] float32 and the last 3 valid inputs of its convolution [B, 3, 3H]."""
+
+
+def split_heads(x: mx.array, heads: int) -> mx.array:
+    """[B, L, h·d] -> [B, h, L, d], a view."""
+    rows, length, width = x.shape
+    return x.reshape(rows, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+
+def feed_forward(weights: dict[str, mx.array], x: mx.array) -> mx.array:
+    """x + down · gelu(up · rms(x, n2)). Shapes: x [B, L, H] -> [B, L, H]."""
+    return x + linear(gelu(linear(rms_norm(x, weights["n2"]), weights["up"])), weights["down"])
+
+
+def attention_block(weights: dict[str, mx.array], x: mx.array, heads: int) -> mx.array:
+    """Pre-norm causal attention, then the feed-forward. Shapes: x [B, L, H] -> [B, L, H]."""
+    rows, length, width = x.shape
+    qkv = linear(rms_norm(x, weights["n1"]), weights["qkv"])
+    q, k, v = (split_heads(part, heads) for part in mx.split(qkv, 3, axis=-1))
+    out = causal_attention(q, k, v).transpose(0, 2, 1, 3).reshape(rows, length, width)
+    return feed_forward(weights, x + linear(out, weights["proj"]))
+
+
+def recurrent_block(
+    weights: dict[str, mx.array], g: mx.array, valid: mx.array | None, state: BlockState, heads: int
+) -> tuple[mx.array, BlockState]:
+    """Pre-norm gated linear recurrence along each stream, then the feed-forward.
+
+    The W chunks of a window stand one after another in the leading axis (row-major: all chunks of row 0 first). Slots
+    that are not valid write nothing, decay nothing and do not shift the convolution, so the recurrence runs over
+    the W·N slots of a stream at once and equals chunk after chunk.
+
+    Shapes: g [B·W, N, H], valid [B·W, N] or None (all valid), state of B rows -> g [B·W, N, H], state of B rows.
+    """
+    memory, tail = state
+    rows = memory.shape[0]
+    count, slots, width = g.shape
+    u = rms_norm(g, weights["n1"])
+    z = linear(u, weights["qkv"])
+    mixed, tail = _convolve_stream(z, weights["conv"], valid, tail)
+    q, k, v = (
+        split_heads(part.reshape(rows, -1, width), heads) for part in mx.split(mixed, 3, axis=-1)
+    )
+    log_decay = log_decay_of(weights, u)
+    if valid is not None:
+        k = k * valid.reshape(rows, 1, -1, 1).astype(k.dtype)
+        log_decay = log_decay * valid[..., None]
+    log_decay = log_decay.reshape(rows, -1, heads).swapaxes(1, 2)
+    out, memory = gla_chunkwise(q * (width // heads) ** -0.5, k, v, log_decay, memory)
+    out = out.transpose(0, 2, 1, 3).reshape(count, slots, heads, width // heads)
+    g = g + mixer_output(weights, u, out)
+    return feed_forward(weights, g), (memory, tail)
+
+
+def log_decay_of(weights: dict[str, mx.array], u: mx.array) -> mx.array:
+    """log a = -softplus(decay_w u + decay_b), float32. Shapes: u [..., H] -> [..., h]."""
+    raw = linear(u, weights["decay_w"]).astype(mx.float32) + weights["decay_b"].astype(mx.float32)
+    return -softplus(raw)
+
+
+def mixer_output(weights: dict[str, mx.array], u: mx.array, out: mx.array) -> mx.array:
+    """proj(concat_heads(rms(out, o_norm)) * silu(gate u)). Shapes: u [..., H], out [..., h, d] -> [..., H]."""
+    normed = rms_norm(out, weights["o_norm"]).reshape(u.shape)
+    return linear(silu_gate(normed, linear(u, weights["gate"])), weights["proj"])
+
+
+def _convolve_stream(
+    z: mx.array, weight: mx.array, valid: mx.array | None, tail: mx.array
+) -> tuple[mx.array, mx.array]:
+    """The causal convolution along each stream of valid slots, and the stream's new last three inputs."""
+    count, slots, width = z.shape
+    rows = tail.shape[0]
+    chunks = count // rows
+    z = z.reshape(rows, chunks, slots, width)
+    mixed = []
+    for chunk in range(chunks):
+        joined = mx.concatenate([tail, z[:, chunk]], axis=1)
+        mixed.append(causal_convolution(joined, weight))
+        if valid is None:
+            tail = joined[:, slots:]
+        else:
+            used = valid.reshape(rows, chunks, slots)[:, chunk].astype(mx.int32).sum(axis=1, keepdims=True)
+            tail = take_rows(joined, used + mx.arange(TAIL, dtype=mx.int32))
+    return mx.stack(mixed, axis=1).reshape(count, slots, width), tail

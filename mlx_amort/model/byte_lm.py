@@ -1,0 +1,144 @@
+"""The byte language model: four trunks from two switches (docs/model.md).
+
+dense      attention blocks on every byte
+recurrent  gated linear recurrence on every byte
+patched    2 local-attention blocks, attention blocks on patch slots, 2 local-attention blocks
+hybrid     the same with the gated linear recurrence on the slots
+
+Weights are one flat dictionary in the names of docs/model.md (`tok`, `blocks.3.qkv`, ...). A window of W chunks runs as
+one batch of B·W rows; only the recurrence and its convolution look along the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+
+from mlx_amort.config import ModelConfig
+from mlx_amort.model.blocks import BlockState, attention_block, recurrent_block
+from mlx_amort.ops.convolution import TAIL
+from mlx_amort.ops.embedding import cross_entropy, embed
+from mlx_amort.ops.normalization import rms_norm
+from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
+from mlx_amort.ops.precision import linear, policy_of
+
+Weights = dict[str, mx.array]
+StreamState = list[BlockState]
+"""One state a recurrent block, in block order; empty for trunks without recurrence."""
+
+INIT_SCALE = 0.02
+_SHORTEST_MEMORY, _LONGEST_MEMORY = -2.2, -6.9
+
+
+def block_weights(weights: Weights, index: int) -> Weights:
+    """The weights of block `index`, without the `blocks.index.` prefix."""
+    prefix = f"blocks.{index}."
+    return {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class ByteLM:
+    """A model's shape, precision and recomputation; its weights are passed in.
+
+    precision: fp32, bf16 or bf16-pure (docs/training_step.md). activation_checkpointing: keep only each block's input
+    and recompute the block in the backward pass.
+    """
+
+    config: ModelConfig
+    precision: str = "fp32"
+    activation_checkpointing: bool = False
+
+    def init_weights(self, seed: int) -> Weights:
+        """Fresh weights: normal(0, 0.02), norms 1, decay_w 0, decay_b from -6.9 to -2.2 over the heads.
+
+        A pure function of the configuration and the seed. Dtypes: the policy's weights.
+        """
+        config = self.config
+        dtype = policy_of(self.precision).weights
+        keys = mx.random.split(mx.random.key(seed), len(config.parameter_shapes()))
+        residual_scale = (2 * len(config.block_kinds)) ** -0.5 if config.scale_residual_init else 1.0
+        weights = {}
+        for key, (name, shape) in zip(keys, config.parameter_shapes().items(), strict=True):
+            kind = name.split(".")[-1]
+            if kind in ("n1", "n2", "n_out", "o_norm"):
+                value = mx.ones(shape)
+            elif kind == "decay_w":
+                value = mx.zeros(shape)
+            elif kind == "decay_b":
+                value = mx.linspace(_LONGEST_MEMORY, _SHORTEST_MEMORY, shape[0])
+            else:
+                scale = INIT_SCALE * (residual_scale if kind in ("proj", "down") else 1.0)
+                value = mx.random.normal(shape, key=key) * scale
+            weights[name] = value.astype(dtype)
+        return weights
+
+    def zero_state(self, rows: int) -> StreamState:
+        """The state of `rows` streams that start at a new place."""
+        config = self.config
+        if not config.is_recurrent:
+            return []
+        width = config.head_width
+        compute = policy_of(self.precision).compute
+        memory = mx.zeros((rows, config.heads, width, width))
+        tail = mx.zeros((rows, TAIL, 3 * config.hidden), dtype=compute)
+        return [(memory, tail) for kind in config.block_kinds if kind == "recurrent"]
+
+    def hidden(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+        """The normalised last hidden vectors of W consecutive chunks of each row, and the state after them.
+
+        Shapes: tokens [B, W·S] -> [B·W, S, H]. Dtypes: the policy's compute dtype.
+        """
+        config = self.config
+        dtype = policy_of(self.precision).compute
+        tokens = tokens.reshape(-1, config.seq)
+        x = embed(weights["tok"], tokens).astype(dtype) + weights["pos"].astype(dtype)
+        if config.is_patched:
+            outer = len(config.block_kinds) - config.layers
+            first_trunk, after_trunk = outer // 2, outer // 2 + config.layers
+            x, _ = self._run_blocks(weights, x, None, [], range(first_trunk))
+            slot_of_byte, position, valid = assign_slots(is_boundary(tokens, config.boundary_rule), config.slots)
+            g = gather_slots(x, position, valid, slot_of_byte) + weights["slot"].astype(dtype)
+            g, state = self._run_blocks(weights, g, valid, state, range(first_trunk, after_trunk))
+            x = scatter_slots(x, g, position, valid, slot_of_byte)
+            x, _ = self._run_blocks(weights, x, None, [], range(after_trunk, len(config.block_kinds)))
+        else:
+            x, state = self._run_blocks(weights, x, None, state, range(config.layers))
+        return rms_norm(x, weights["n_out"]), state
+
+    def forward(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+        """Logits of every byte of W consecutive chunks, and the state after them.
+
+        Shapes: tokens [B, W·S] integers, state of B rows -> logits [B, W·S, V]. Dtypes: logits float32.
+        """
+        x, state = self.hidden(weights, tokens, state)
+        logits = linear(x, weights["tok"]).astype(mx.float32)
+        return logits.reshape(*tokens.shape, self.config.vocabulary), state
+
+    def loss(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+        """Mean cross-entropy in nats over W consecutive chunks, and the state after them.
+
+        Input and target overlap by one byte. Shapes: tokens [B, W·S + 1] integers -> scalar float32.
+        """
+        logits, state = self.forward(weights, tokens[:, :-1], state)
+        nats = cross_entropy(logits, tokens[:, 1:])
+        # Row by row: the CPU sums a whole array in one float32 accumulator.
+        return nats.mean(axis=-1).mean(), state
+
+    def _run_blocks(
+        self, weights: Weights, x: mx.array, valid: mx.array | None, state: StreamState, indices: range
+    ) -> tuple[mx.array, StreamState]:
+        after: StreamState = []
+        for index in indices:
+            own = block_weights(weights, index)
+            if self.config.block_kinds[index] == "recurrent":
+                block = partial(recurrent_block, heads=self.config.heads)
+                run = mx.checkpoint(block) if self.activation_checkpointing else block
+                x, block_state = run(own, x, valid, state[len(after)])
+                after.append(block_state)
+            else:
+                block = partial(attention_block, heads=self.config.heads)
+                run = mx.checkpoint(block) if self.activation_checkpointing else block
+                x = run(own, x)
+        return x, after

@@ -1,0 +1,48 @@
+"""RMSNorm with statistics in float32 and a gradient that keeps its input and one number a row."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mlx_amort.ops.elementary import row_sum
+from mlx_amort.ops.paths import active_path, fence
+
+EPSILON = 1e-5
+
+
+@mx.custom_function
+def _normalize(x: mx.array, weight: mx.array) -> tuple[mx.array, mx.array]:
+    wide = x.astype(mx.float32)
+    mean_square = row_sum(wide * wide) * (1.0 / x.shape[-1])
+    scale = fence(mx.rsqrt(mean_square + EPSILON))
+    return (wide * scale * weight).astype(x.dtype), scale
+
+
+@_normalize.vjp
+def _normalize_vjp(
+    primals: tuple[mx.array, mx.array],
+    cotangents: tuple[mx.array, mx.array],
+    outputs: tuple[mx.array, mx.array],
+) -> tuple[mx.array, mx.array]:
+    # dx = scale w dy - x scale^3 mean(w dy x);  dw = sum over rows of scale x dy.
+    x, weight = primals
+    grad = fence(cotangents[0].astype(mx.float32))
+    wide = fence(x.astype(mx.float32))
+    scale = outputs[1]
+    width = x.shape[-1]
+    product = fence(grad * wide)
+    projection = product @ weight.astype(mx.float32)[:, None]
+    correction = fence(projection * (scale * scale * scale) * (-1.0 / width))
+    grad_weight = scale.reshape(1, -1) @ product.reshape(-1, width)
+    grad_x = (grad * weight * scale + wide * correction).astype(x.dtype)
+    return grad_x, grad_weight.reshape(width).astype(weight.dtype)
+
+
+def rms_norm(x: mx.array, weight: mx.array) -> mx.array:
+    """x / sqrt(mean(x^2) + 1e-5) * weight over the last axis. Source: Zhang and Sennrich 2019.
+
+    Shapes: x [..., n], weight [n]. Dtypes: as `x`; statistics in float32.
+    """
+    if active_path() != "cpu":
+        return mx.fast.rms_norm(x, weight.astype(x.dtype), EPSILON)
+    return _normalize(x, weight)[0]

@@ -1,0 +1,77 @@
+"""AdamW: one elementwise expression a tensor, so that a compiled update is one pass over memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import mlx.core as mx
+
+from mlx_amort.config import OptimizerConfig
+from mlx_amort.optim.partition import has_weight_decay
+from mlx_amort.optim.rounding import split_key, store
+
+Arrays = dict[str, mx.array]
+
+
+def adamw_update(
+    weights: Mapping[str, mx.array],
+    gradients: Mapping[str, mx.array],
+    first: Mapping[str, mx.array],
+    second: Mapping[str, mx.array],
+    updates: mx.array,
+    learning_rate: mx.array,
+    config: OptimizerConfig,
+    *,
+    gradient_scale: mx.array | float = 1.0,
+    is_applied: mx.array | bool = True,
+    key: mx.array | None = None,
+) -> tuple[Arrays, Arrays, Arrays]:
+    """Return the weights and both moments after update number `updates` (1 for the first).
+
+        g  = gradient_scale · gradient
+        m <- β1 m + (1 - β1) g
+        v <- β2 v + (1 - β2) g²
+        w <- (1 - lr · decay) w - lr · m/(1 - β1^t) / (sqrt(v/(1 - β2^t)) + eps)
+
+    Where `is_applied` is false the values stay what they were, whatever the gradient holds.
+
+    Source: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.
+    Shapes: any, the same names in all four mappings; `updates` and `learning_rate` are scalars.
+    Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
+    """
+    # A refused update has no gradient and no step. Read back from one array, the coefficients are computed once:
+    # written out, the compiler would fuse them into each tensor's kernel and evaluate expm1 for every element.
+    count = mx.maximum(updates, 1).astype(mx.float32)
+    step_size = mx.where(is_applied, learning_rate, 0.0)
+    keep_first, keep_second, unbias_first, unbias_second, step_size, decayed = mx.stack(
+        [
+            mx.where(is_applied, config.beta1, 1.0),
+            mx.where(is_applied, config.beta2, 1.0),
+            1 / _one_minus_power(config.beta1, count),
+            1 / _one_minus_power(config.beta2, count),
+            step_size,
+            1 - step_size * config.weight_decay,
+        ]
+    )
+
+    results: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
+    for name, tensor_key in zip(weights, split_key(key, len(weights)), strict=True):
+        gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
+        m = keep_first * first[name].astype(mx.float32) + (1 - config.beta1) * gradient
+        v = keep_second * second[name].astype(mx.float32) + (1 - config.beta2) * gradient * gradient
+        m = mx.depends(m, step_size); v = mx.depends(v, step_size)
+        weight = weights[name].astype(mx.float32)
+        if has_weight_decay(name):
+            weight = decayed * weight
+        weight = weight - step_size * (m * unbias_first / (mx.sqrt(v * unbias_second) + config.eps))
+        kept = (weights[name], first[name], second[name])
+        keys = split_key(tensor_key, 3)
+        for result, value, old, own_key in zip(results, (weight, m, v), kept, keys, strict=True):
+            result[name] = store(value, old.dtype, own_key)
+    return results
+
+
+def _one_minus_power(beta: float, count: mx.array) -> mx.array:
+    """Return 1 - beta^count without the cancellation that float32 suffers when beta is near 1."""
+    return -mx.expm1(count * math.log(beta)) if beta > 0 else mx.ones_like(count)

@@ -1,0 +1,101 @@
+"""Muon: momentum whose every matrix is orthogonalised before it is applied; decoupled weight decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import mlx.core as mx
+
+from mlx_amort.config import OptimizerConfig
+from mlx_amort.ops.orthogonalize import orthogonalize
+from mlx_amort.optim.rounding import split_key, store
+
+Arrays = dict[str, mx.array]
+
+# A product of 16 matrices of 1024² fills a large GPU; more only costs memory.
+_STACK_MATRICES: Final = 16
+# About six arrays as large as the stack live at once, so this bounds the update's temporary memory to 1.6 GB.
+_STACK_ELEMENTS: Final = 1 << 26
+
+
+def muon_update(
+    weights: Mapping[str, mx.array],
+    gradients: Mapping[str, mx.array],
+    momentum: Mapping[str, mx.array],
+    learning_rate: mx.array,
+    config: OptimizerConfig,
+    *,
+    gradient_scale: mx.array | float = 1.0,
+    is_applied: mx.array | bool = True,
+    key: mx.array | None = None,
+) -> tuple[Arrays, Arrays]:
+    """Return the matrices and the momentum after one update.
+
+        G  = gradient_scale · gradient
+        M <- μ M + (1 - μ) G
+        U  = (1 - μ) G + μ M                                   Nesterov: one step ahead
+        W <- (1 - lr · decay) W - lr · scale(m, n) · orthogonalize(U)
+
+    scale is 0.2 sqrt(max(m, n)) (`match_rms`: an update's RMS is AdamW's, about 0.2) or sqrt(max(1, m/n))
+    (`aspect_ratio`). Every matrix decays.
+    Where `is_applied` is false the values stay what they were, whatever the gradient holds.
+    Matrices of one shape are orthogonalised as one stack.
+
+    Source: Jordan 2024 (Muon); Liu et al. 2025 (arXiv 2502.16982), equation 4, for the scale and the decay.
+    Shapes: matrices [m, n] by name, the same names in all three mappings.
+    Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
+    """
+    mu = config.momentum
+    # A refused update has no gradient and no step. Read back from one array, the coefficients are computed once,
+    # not fused into the kernel of each tensor.
+    step_size = mx.where(is_applied, learning_rate, 0.0)
+    keep, step_size, decayed = mx.stack(
+        [mx.where(is_applied, mu, 1.0), step_size, 1 - step_size * config.weight_decay]
+    )
+
+    new_momentum: Arrays = {}
+    new_weights: Arrays = {}
+    direction: Arrays = {}
+    weight_key, momentum_key = split_key(key, 2)
+    weight_keys = dict(zip(weights, split_key(weight_key, len(weights)), strict=True))
+    for name, own_key in zip(weights, split_key(momentum_key, len(weights)), strict=True):
+        gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
+        moved = keep * momentum[name].astype(mx.float32) + (1 - mu) * gradient
+        moved=mx.depends(moved,step_size)
+        direction[name] = (1 - mu) * gradient + mu * moved
+        new_momentum[name] = store(moved, momentum[name].dtype, own_key)
+
+    dtype = mx.bfloat16 if config.muon_dtype == "bfloat16" else mx.float32
+    before: mx.array | None = None
+    for names in _stacks(weights):
+        stack = mx.stack([direction.pop(name) for name in names])
+        if before is not None:  # one stack at a time, so that their temporaries never live together
+            stack = mx.depends(stack, before)
+        before = orthogonalize(stack, config.coefficients, dtype)
+        scale = _update_scale(weights[names[0]].shape, config)
+        for name, step in zip(names, before, strict=True):
+            weight = decayed * weights[name].astype(mx.float32) - step_size * scale * step
+            new_weights[name] = store(weight, weights[name].dtype, weight_keys[name])
+    return {name: new_weights[name] for name in weights}, new_momentum
+
+
+def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
+    """Yield the names that share a stack: of one shape, in even parts within the bounds."""
+    by_shape: dict[tuple[int, ...], list[str]] = {}
+    for name, weight in weights.items():
+        by_shape.setdefault(weight.shape, []).append(name)
+    for shape, names in by_shape.items():
+        most = max(1, min(_STACK_MATRICES, _STACK_ELEMENTS // math.prod(shape)))
+        parts = math.ceil(len(names) / most)
+        size = math.ceil(len(names) / parts)
+        for start in range(0, len(names), size):
+            yield names[start : start + size]
+
+
+def _update_scale(shape: tuple[int, ...], config: OptimizerConfig) -> float:
+    rows, columns = shape
+    if config.muon_scale == "aspect_ratio":
+        return math.sqrt(max(1.0, rows / columns))
+    return 0.2 * math.sqrt(max(rows, columns))

@@ -1,0 +1,280 @@
+"""The cost model: step_s = c0[optimizer] + c1 * bytes_per_step, fitted so that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
+from mlx_amort.profiler.rows import Row
+from mlx_amort.profiler.selection import Setting, select
+from mlx_amort.profiler.terms import PER_CHUNK, TermTest, asked_for, design, examine_terms
+
+CONFIDENCE = 0.95
+# Below this spread of bytes a step, c0 and c1 cannot be told apart: the line is steeper or flatter at will.
+SMALLEST_SPREAD = 1.25
+# A line that misses by this much (root mean square) explains too little to forecast with.
+LARGEST_SCATTER = 0.10
+
+
+@dataclass(frozen=True)
+class FitPoint:
+    """A fitted row; errors are predicted / measured - 1, the left-out one None where the law needs the row."""
+
+    row: Row
+    predicted_s: float
+    relative_error: float
+    leave_one_out_error: float | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law with its doubts.
+
+    Units: c0_s and chunk_cost_s in seconds, c1_s_per_byte in seconds a byte. chunk_cost_s is 0 unless the
+    data ask for a cost per chunk; `law` is "affine", "affine with a cost per chunk", or "rejected" where the
+    line must not be used to forecast.
+    """
+
+    c0_s: dict[str, float]
+    c1_s_per_byte: float
+    chunk_cost_s: float
+    c0_interval_s: dict[str, tuple[float, float]]
+    c1_interval_s_per_byte: tuple[float, float]
+    chunk_cost_interval_s: tuple[float, float] | None
+    points: tuple[FitPoint, ...]
+    cross_validated_error: float
+    terms: tuple[TermTest, ...]
+    law: str
+    verdict: str
+    warnings: tuple[str, ...]
+    setting: Setting
+    kept_out: tuple[tuple[Row, str], ...]
+
+    @property
+    def is_rejected(self) -> bool:
+        return self.law == "rejected"
+
+    @property
+    def ceiling_bytes_per_s(self) -> float | None:
+        """1 / c1, or None where c1 is not positive."""
+        return 1.0 / self.c1_s_per_byte if self.c1_s_per_byte > 0 else None
+
+    @property
+    def max_relative_error(self) -> float:
+        return max(abs(point.relative_error) for point in self.points)
+
+    @property
+    def leave_one_out_error(self) -> float:
+        """The largest error of a point predicted from the other configurations alone."""
+        return max(abs(p.leave_one_out_error) for p in self.points if p.leave_one_out_error is not None)
+
+    def predict_s(self, optimizer: str, bytes_per_step: float, chunks_per_step: int) -> float:
+        """Step time c0 + A·K · c_chunk + c1 · T in seconds; chunks_per_step is A·K.
+
+        Raises: UserError for an optimizer that was not fitted.
+        """
+        if optimizer not in self.c0_s:
+            raise UserError(
+                f"optimizer {optimizer!r}", "was not measured", did_you_mean(optimizer, self.c0_s)
+            )
+        own_s = self.c0_s[optimizer] + chunks_per_step * self.chunk_cost_s
+        return own_s + self.c1_s_per_byte * bytes_per_step
+
+    def to_record(self) -> dict[str, Any]:
+        """The fit as JSON: the `fit` of profile.json and what `mlx-amort fit --json` prints."""
+        third = None
+        if self.chunk_cost_interval_s is not None:
+            interval_s = list(self.chunk_cost_interval_s)
+            third = {"name": PER_CHUNK, "s": self.chunk_cost_s, "interval_s": interval_s}
+        return {
+            "c0_s": self.c0_s,
+            "c1_us_per_byte": self.c1_s_per_byte * 1e6,
+            "third_term": third,
+            "ceiling_bytes_per_s": self.ceiling_bytes_per_s,
+            "max_relative_error": self.max_relative_error,
+            "leave_one_out_error": self.leave_one_out_error,
+            "cross_validated_error": self.cross_validated_error,
+            "confidence": CONFIDENCE,
+            "intervals": {
+                "c0_s": {name: list(interval) for name, interval in self.c0_interval_s.items()},
+                "c1_us_per_byte": [bound * 1e6 for bound in self.c1_interval_s_per_byte],
+            },
+            "law": self.law,
+            "verdict": self.verdict,
+            "warnings": list(self.warnings),
+            "terms": [term.to_record() for term in self.terms],
+            "setting": vars(self.setting),
+            "points": [_point_record(point) for point in self.points],
+            "kept_out": [{**_configuration(row), "reason": reason} for row, reason in self.kept_out],
+        }
+
+
+def _configuration(row: Row) -> dict[str, Any]:
+    return {
+        "batch": row.batch,
+        "chunks": row.chunks,
+        "window": row.window,
+        "accum": row.accum,
+        "seq": row.seq,
+        "optimizer": row.optimizer,
+        "activation_checkpointing": row.activation_checkpointing,
+        "bytes_per_step": row.bytes_per_step,
+    }
+
+
+def _point_record(point: FitPoint) -> dict[str, Any]:
+    return {
+        **_configuration(point.row),
+        "measured_s": point.row.step_s,
+        "predicted_s": point.predicted_s,
+        "relative_error": point.relative_error,
+        "leave_one_out_error": point.leave_one_out_error,
+    }
+
+
+def _refuse_what_cannot_fail(rows: Sequence[Row], kept_out: Sequence[tuple[Row, str]]) -> None:
+    """Refuse a line through as many places as it has coefficients: it fits anything and says nothing."""
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row.optimizer, set()).add(row.bytes_per_step)
+    aside = f" ({len(kept_out)} rows were kept out: {kept_out[0][1]}, ...)" if kept_out else ""
+    todo = "measure other batches or chunks, such as half and four times the bytes a step"
+    spread = max(max(values) / min(values) for values in sizes.values())
+    if len(rows) >= 3 and spread < SMALLEST_SPREAD:
+        if spread == 1.0:
+            where = " or ".join(f"{size:,}" for size in sorted({row.bytes_per_step for row in rows}))
+            same = f"all {len(rows)} points have the same {where} bytes a step"
+            raise UserError("fit", f"{same}, so c0 and c1 cannot be told apart{aside}", todo)
+        why = f"bytes a step differ only by a factor of {spread:.2f} and {SMALLEST_SPREAD} is the least"
+        raise UserError("fit", f"{why}, so c0 and c1 cannot be told apart{aside}", todo)
+    spare = sum(len(values) - 1 for values in sizes.values()) - 1
+    if spare < 1:
+        counts = ", ".join(f"{name} {len(values)}" for name, values in sizes.items())
+        why = f"too few different bytes a step ({counts}): a line through so few cannot be wrong"
+        raise UserError(
+            "fit", why + aside, "measure at least three different bytes a step with one optimizer"
+        )
+
+
+def fit_rows(rows: Sequence[Row]) -> Fit:
+    """Fit step_s = c0[optimizer] + c1 · T by least squares of relative errors, and say whether it holds.
+
+    Optimizers share c1. A cost per chunk (A·K) joins the law where cross-validation asks for it; T², B or K
+    asked for beside it reject the law. Intervals are 95 %, from Student's t with n - p degrees of freedom.
+    Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
+    """
+    setting, fitted, kept_out = select(rows)
+    _refuse_what_cannot_fail(fitted, kept_out)
+    optimizers = sorted({row.optimizer for row in fitted})
+    step_s = np.array([row.step_s for row in fitted], dtype=np.float64)
+    configurations = [(row.batch, row.chunks, row.accum, row.window, row.optimizer) for row in fitted]
+    columns = design(fitted, optimizers)
+    solution = fit_relative(columns, step_s, configurations)
+    terms = examine_terms(fitted, columns, step_s, configurations, solution)
+    winner = asked_for(terms)
+    uses_chunks = winner is not None and winner.name == PER_CHUNK
+    if uses_chunks:
+        columns = design(fitted, optimizers, PER_CHUNK)
+        solution = fit_relative(columns, step_s, configurations)
+        beside = examine_terms(fitted, columns, step_s, configurations, solution, beside=PER_CHUNK)
+        terms, winner = terms + beside, asked_for(beside)
+    fit = _assemble(fitted, optimizers, columns, step_s, solution, uses_chunks)
+    law, verdict = _judge(fit, solution, winner, uses_chunks)
+    return Fit(
+        **{**fit, "terms": tuple(terms), "law": law, "verdict": verdict, "setting": setting},
+        kept_out=tuple(kept_out),
+    )
+
+
+def _assemble(
+    rows: Sequence[Row],
+    optimizers: list[str],
+    columns: Floats,
+    step_s: Floats,
+    solution: Solution,
+    uses_chunks: bool,
+) -> dict[str, Any]:
+    count = len(optimizers)
+    left_out = [None if np.isnan(error) else float(error) for error in solution.left_out_errors]
+    predicted_s = columns @ solution.coefficients
+    c0_s = {name: float(solution.coefficients[i]) for i, name in enumerate(optimizers)}
+    c0_interval_s = {name: solution.interval(i, CONFIDENCE) for i, name in enumerate(optimizers)}
+    warnings = []
+    for name, value in c0_s.items():
+        low, high = c0_interval_s[name]
+        if value < 0:
+            doubt = "which noise can do" if high > 0 else "which no machine can do"
+            warnings.append(
+                f"c0 of {name} is negative ({value:.4g} s, interval {low:.3g} to {high:.3g} s), {doubt}"
+            )
+        elif low < 0:
+            warnings.append(
+                f"c0 of {name} cannot be told from zero ({value:.3g} s, interval {low:.3g} to {high:.3g} s)"
+            )
+    for name in optimizers:
+        if sum(row.optimizer == name for row in rows) == 1:
+            warnings.append(f"{name} has one point: its c0 rests on it and its own error says nothing")
+    for index in spoiled_points(columns, step_s, solution):
+        off = -float(solution.relative_errors[index])
+        warnings.append(
+            f"{rows[index].label} took {abs(off):.1%} {'more' if off > 0 else 'less'} than the law says: "
+            "a busy or throttling machine, measure it again"
+        )
+    return {
+        "c0_s": c0_s,
+        "c1_s_per_byte": float(solution.coefficients[count]),
+        "chunk_cost_s": float(solution.coefficients[count + 1]) if uses_chunks else 0.0,
+        "c0_interval_s": c0_interval_s,
+        "c1_interval_s_per_byte": solution.interval(count, CONFIDENCE),
+        "chunk_cost_interval_s": solution.interval(count + 1, CONFIDENCE) if uses_chunks else None,
+        "points": tuple(
+            FitPoint(row, float(predicted), float(error), without)
+            for row, predicted, error, without in zip(
+                rows, predicted_s, solution.relative_errors, left_out, strict=True
+            )
+        ),
+        "cross_validated_error": solution.cross_validated_error,
+        "warnings": tuple(warnings),
+    }
+
+
+def _judge(
+    fit: dict[str, Any], solution: Solution, winner: TermTest | None, uses_chunks: bool
+) -> tuple[str, str]:
+    """The law's name and one plain sentence about it."""
+    scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
+    if fit["c1_s_per_byte"] <= 0:
+        return "rejected", (
+            f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, as if more bytes took less "
+            "time; the measurements are spoiled."
+        )
+    if winner is not None:
+        return "rejected", (
+            f"The law is rejected: the data ask for {winner.phrase} (cross-validated error "
+            f"{winner.error_without:.1%} without it, {winner.error_with:.1%} with it), "
+            "so do not forecast with this line."
+        )
+    if scatter > LARGEST_SCATTER:
+        return "rejected", (
+            f"The law is rejected: the line misses the points by {scatter:.0%} (root mean square); "
+            "measure again on an idle machine, and if it stays so the cost is not affine."
+        )
+    largest = float(np.max(np.abs(solution.relative_errors)))
+    left_out = float(np.nanmax(np.abs(solution.left_out_errors)))
+    # A point alone with its optimizer lies on the line by construction and proves nothing.
+    count = int(np.sum(~np.isnan(solution.left_out_errors)))
+    errors = (
+        f"every one of {count} points lies within {largest:.1%} of it, "
+        f"within {left_out:.1%} when left out of the fit"
+    )
+    if uses_chunks:
+        return "affine with a cost per chunk", (
+            f"The law holds with a third term, {fit['chunk_cost_s'] * 1e3:.3g} ms a chunk, "
+            f"that the data ask for: {errors}."
+        )
+    return "affine", f"The affine law holds: {errors}, and no further term is asked for."

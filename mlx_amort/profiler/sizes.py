@@ -1,0 +1,47 @@
+"""Amounts of bytes as people write them: 48GB, 1.5GiB, 2.006e9, 10m."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from mlx_amort.errors import UserError
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_AMOUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)")
+
+
+def parse_size(text: str, name: str = "size") -> int:
+    """Bytes meant by a text; decimal prefixes are powers of 1000, binary ones (GiB) of 1024.
+
+    Units: bytes. Raises: UserError for what is no positive amount; `name` says which option it came from.
+    """
+    lowered = text.strip().lower()
+    match = _AMOUNT.fullmatch(lowered)
+    if match is None:
+        raise UserError(
+            f"{name} {text!r}", "is no amount of bytes", "write it as 48GB, 1.5GiB, 2.006e9 or 10m"
+        )
+    digits, exponent, unit = match.group(1), match.group(2) or "", match.group(3)
+    digits = digits.replace(",", "").replace("_", "")
+    # "2b" is two bytes to one reader and two billion to another, a factor no guess should decide.
+    if unit == "b":
+        raise UserError(f"{name} {text!r}", "may mean bytes or billions", "write 2e9 or 2GB for billions")
+    prefix = unit.removesuffix("bytes").removesuffix("byte").removesuffix("b")
+    factor = _DECIMAL.get(prefix) or _BINARY.get(prefix)
+    if factor is None:
+        known = "k, m, g, t, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        raise UserError(f"{name} {text!r}", f"has the unknown unit {unit!r}", f"known are {known}")
+    amount = float(digits + exponent) * factor
+    if not math.isfinite(amount) or round(amount) < 1:
+        raise UserError(f"{name} {text!r}", "is not at least one byte", "give one such as 2.006e9")
+    return round(amount)
+
+
+def format_size(amount: float) -> str:
+    """A byte amount with a decimal prefix and three significant digits: 4.20 GB."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(amount) >= factor:
+            return f"{amount / factor:#.3g} {prefix}B".replace(". ", " ")
+    return f"{amount:.0f} B"

@@ -1,0 +1,133 @@
+"""Whether the data ask for more than a line: a cost per chunk, T², or a cost of B or K alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, is_determined
+from mlx_amort.profiler.rows import Row
+from mlx_amort.profiler.student_t import t_probability
+
+PER_CHUNK = "A·K"
+SQUARE = "T²"
+BATCH_ALONE = "B"
+CHUNKS_ALONE = "K"
+
+_PHRASES = {
+    PER_CHUNK: "a cost per chunk",
+    SQUARE: "a T² term: the law is curved",
+    BATCH_ALONE: "a term in B alone, apart from its bytes",
+    CHUNKS_ALONE: "a term in K alone, apart from its bytes",
+}
+# A term must halve the cross-validated error and be seen by chance less than once in a hundred fits. Noise meets
+# either alone too often: the first with four points, the second with four terms tried on every fit.
+_ERROR_SHARE = 0.5
+_CHANCE = 0.01
+# Two terms that explain equally well are told apart by physics: a chunk is known to cost something.
+_CHUNK_PREFERENCE = 1.25
+
+
+@dataclass(frozen=True)
+class TermTest:
+    """One term tried beside the law; errors are root mean square relative errors of left-out points.
+
+    coefficient_s is in seconds a unit of the term; it, error_with and chance are None where `note` says why the
+    term could not be tried.
+    """
+
+    name: str
+    beside: str | None
+    error_without: float
+    error_with: float | None
+    coefficient_s: float | None
+    chance: float | None
+    is_asked_for: bool
+    note: str
+
+    @property
+    def phrase(self) -> str:
+        return _PHRASES[self.name]
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def term_column(rows: Sequence[Row], name: str) -> Floats:
+    """The values [n] of a term for every row."""
+    values = {
+        PER_CHUNK: [row.chunks_per_step for row in rows],
+        SQUARE: [row.bytes_per_step**2 for row in rows],
+        BATCH_ALONE: [row.batch for row in rows],
+        CHUNKS_ALONE: [row.chunks for row in rows],
+    }[name]
+    return np.array(values, dtype=np.float64)
+
+
+def design(rows: Sequence[Row], optimizers: Sequence[str], *terms: str) -> Floats:
+    """Columns [n, optimizers + 1 + terms]: one per optimizer, bytes a step, then the named terms."""
+    own = [[float(row.optimizer == name) for row in rows] for name in optimizers]
+    sizes = np.array([row.bytes_per_step for row in rows], dtype=np.float64)
+    further = [term_column(rows, name) for name in terms]
+    return np.stack([*np.array(own, dtype=np.float64), sizes, *further], axis=1)
+
+
+def _is_multiple(first: Floats, second: Floats) -> bool:
+    ratio = first / second
+    return bool(np.all(ratio == ratio[0]))
+
+
+def examine_terms(
+    rows: Sequence[Row],
+    columns: Floats,
+    step_s: Floats,
+    configurations: list[Any],
+    solution: Solution,
+    beside: str | None = None,
+) -> list[TermTest]:
+    """Try each further term beside the law given by columns [n, p] and its solution."""
+    tests = []
+    without = solution.cross_validated_error
+    for name in (PER_CHUNK, SQUARE, BATCH_ALONE, CHUNKS_ALONE):
+        if name == beside:
+            continue
+        column = term_column(rows, name)
+        note = ""
+        if name == CHUNKS_ALONE and _is_multiple(column, term_column(rows, PER_CHUNK)):
+            note = "the same as A·K here: accumulation does not vary"
+        wider = np.concatenate([columns, column[:, None]], axis=1)
+        if not note and not is_determined(wider / step_s[:, None]):
+            note = "cannot be told from the other terms in these rows"
+        if not note and len(rows) <= wider.shape[1]:
+            note = "too few rows"
+        if note:
+            tests.append(TermTest(name, beside, without, None, None, None, False, note))
+            continue
+        extended = fit_relative(wider, step_s, configurations)
+        common = ~np.isnan(solution.left_out_errors) & ~np.isnan(extended.left_out_errors)
+        if not common.any():
+            tests.append(TermTest(name, beside, without, None, None, None, False, "too few rows"))
+            continue
+        error_without = float(np.sqrt(np.mean(solution.left_out_errors[common] ** 2)))
+        error_with = float(np.sqrt(np.mean(extended.left_out_errors[common] ** 2)))
+        coefficient, deviation = float(extended.coefficients[-1]), float(extended.standard_errors[-1])
+        chance = t_probability(coefficient / deviation, extended.degrees) if deviation > 0 else 0.0
+        # Rounding alone differs by ratios; below a part in a million there is nothing to explain.
+        is_asked_for = error_without > 1e-6 and error_with < _ERROR_SHARE * error_without and chance < _CHANCE
+        tests.append(TermTest(name, beside, error_without, error_with, coefficient, chance, is_asked_for, ""))
+    return tests
+
+
+def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
+    """The term that the data ask for most, or None; a cost per chunk wins where it explains about as well."""
+    asked = [(test.error_with, test) for test in tests if test.is_asked_for and test.error_with is not None]
+    if not asked:
+        return None
+    least = min(error for error, _ in asked)
+    for error, test in asked:
+        if test.name == PER_CHUNK and error <= _CHUNK_PREFERENCE * least + 1e-6:
+            return test
+    return min(asked, key=lambda pair: pair[0])[1]

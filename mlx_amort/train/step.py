@@ -1,0 +1,168 @@
+"""One optimizer step, as two compiled functions: what is trained, profiled and forecast.
+
+    window   weights, accumulator, state, bytes  -> loss, accumulator, state     once per W chunks of a micro-batch
+    update   weights, accumulator, optimizer, lr -> weights, optimizer, norm     once a step
+
+A step walks A micro-batches of B rows over K chunks. The recurrent state is carried from window to window, the gradient
+stops between them. After each window its results are evaluated, so its activations are gone before the next begins:
+peak memory depends on B and W, never on K or A. Losses and gradients are weighted by their share of the step's bytes,
+so their sums are the step's means. See docs/training_step.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from mlx_amort.config import OptimizerConfig, StepConfig
+from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
+from mlx_amort.ops.precision import policy_of
+from mlx_amort.optim.update import apply_update
+from mlx_amort.train.state import TrainState
+
+Tokens = NDArray[np.uint8] | NDArray[np.uint16]
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step reports. loss_nats: mean over the bytes trained on; gradient_norm: before clipping."""
+
+    loss_nats: float
+    gradient_norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the update was applied."""
+        return bool(np.isfinite(self.loss_nats) and np.isfinite(self.gradient_norm))
+
+
+def window_lengths(chunks: int, window: int) -> list[int]:
+    """K chunks cut into windows of W, a shorter one last when W does not divide K."""
+    whole, rest = divmod(chunks, window)
+    return [window] * whole + ([rest] if rest else [])
+
+
+class TrainingStep:
+    """The compiled functions of one configuration, and the walk through them that makes a step.
+
+    `traces` counts how often each function was traced: once in a run, whatever the learning rate does. A remainder
+    window (K not divisible by W) and the gradient-free windows of `tbptt: last` are functions of their own.
+    """
+
+    def __init__(self, model: ByteLM, step: StepConfig, optimizer: OptimizerConfig) -> None:
+        self.model = model
+        self.step = step
+        self.traces: Counter[str] = Counter()
+        self._needs_key = policy_of(model.precision).weights == mx.bfloat16
+        self._accumulator: Weights | None = None
+        lengths = window_lengths(step.chunks, step.effective_window)
+        if step.tbptt == "last":
+            early = window_lengths(step.chunks - step.effective_window, step.effective_window)
+            self._early = [(length, self._compiled_advance(length)) for length in early]
+            lengths = [step.effective_window]
+        else:
+            self._early = []
+        share = {length: length / (step.accum * sum(lengths)) for length in lengths}
+        compiled = {length: self._compiled_window(length, share[length]) for length in share}
+        self._windows = [(length, compiled[length]) for length in lengths]
+        self._update = self._compiled_update(optimizer)
+
+    def __call__(self, state: TrainState, batch: Tokens, learning_rate: float) -> StepResult:
+        """Take one step on `batch` [A·B, S·K + 1]; `state` holds the new weights afterwards.
+
+        A step whose loss or gradient is not finite changes nothing but the count of steps.
+        """
+        loss, self._accumulator = self.accumulate(state.weights, batch)
+        norm = self.update(state, loss, learning_rate)
+        result = StepResult(loss.item(), norm.item())  # type: ignore[arg-type]
+        if not result.is_finite:
+            # 0 · NaN is NaN: an accumulator that overflowed cannot be cleared by its first window.
+            self._accumulator = None
+        state.step += 1
+        return result
+
+    def accumulate(self, weights: Weights, batch: Tokens) -> tuple[mx.array, Weights]:
+        """Mean loss in nats and the gradient of a whole step, walked micro-batch by micro-batch, window by window."""
+        accumulator, self._accumulator = self._accumulator or self._zero_accumulator(weights), None
+        losses = []
+        for micro_batch in np.split(batch, self.step.accum):
+            tokens = mx.array(micro_batch)
+            stream = self.model.zero_state(len(micro_batch))
+            start = 0
+            for length, advance in self._early:
+                stream = advance(weights, stream, self._bytes_of(tokens, start, length))
+                mx.eval(stream)
+                start += length
+            for length, window in self._windows:
+                keep = mx.array(1.0 if losses else 0.0)
+                piece = self._bytes_of(tokens, start, length)
+                loss, accumulator, stream = window(weights, accumulator, keep, stream, piece)
+                mx.eval(loss, accumulator, stream)
+                losses.append(loss)
+                start += length
+        return mx.stack(losses).sum(), accumulator
+
+    def update(self, state: TrainState, loss: mx.array, learning_rate: float) -> mx.array:
+        """Apply the accumulated gradient to `state`; returns the gradient's norm before clipping."""
+        key = mx.random.key(state.step) if self._needs_key else None
+        state.weights, state.optimizer, norm = self._update(
+            state.weights, self._accumulator, state.optimizer, mx.array(learning_rate), mx.isfinite(loss), key
+        )
+        mx.eval(state.weights, state.optimizer, norm)
+        return norm  # type: ignore[no-any-return]
+
+    def _bytes_of(self, tokens: mx.array, start: int, length: int) -> mx.array:
+        seq = self.model.config.seq
+        return tokens[:, start * seq : (start + length) * seq + 1]
+
+    def _zero_accumulator(self, weights: Weights) -> Weights:
+        dtype = policy_of(self.model.precision).gradients
+        return {name: mx.zeros(weight.shape, dtype=dtype) for name, weight in weights.items()}
+
+    def _compiled_window(self, length: int, share: float) -> Compiled:
+        def weighted_loss(weights: Weights, tokens: mx.array, stream: StreamState) -> tuple[mx.array, StreamState]:
+            loss, stream = self.model.loss(weights, tokens, stream)
+            return loss * share, stream
+
+        def window(
+            weights: Weights, accumulator: Weights, keep: mx.array, stream: StreamState, tokens: mx.array
+        ) -> tuple[mx.array, Weights, StreamState]:
+            self.traces[f"window of {length}"] += 1
+            (loss, stream), gradients = mx.value_and_grad(weighted_loss)(weights, tokens, stream)
+            summed = {
+                name: (keep * accumulator[name].astype(mx.float32) + gradient.astype(mx.float32)).astype(
+                    accumulator[name].dtype
+                )
+                for name, gradient in gradients.items()
+            }
+            return loss, summed, stream
+
+        return mx.compile(window)
+
+    def _compiled_advance(self, length: int) -> Compiled:
+        def advance(weights: Weights, stream: StreamState, tokens: mx.array) -> StreamState:
+            self.traces[f"advance of {length}"] += 1
+            return self.model.hidden(weights, tokens[:, :-1], stream)[1]
+
+        return mx.compile(advance)
+
+    def _compiled_update(self, optimizer: OptimizerConfig) -> Compiled:
+        def update(
+            weights: Weights,
+            gradients: Weights,
+            state: dict[str, mx.array],
+            learning_rate: mx.array,
+            is_finite: mx.array,
+            key: mx.array | None,
+        ) -> tuple[Weights, dict[str, mx.array], mx.array]:
+            self.traces["update"] += 1
+            return apply_update(weights, gradients, state, learning_rate, is_finite, optimizer, key)
+
+        return mx.compile(update)

@@ -1,0 +1,64 @@
+"""`mlx-amort data`, as its reader sees it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_amort.cli.data import command
+from mlx_amort.errors import UserError
+
+# Builds of zlib differ by a few bytes, so its figure is the machine's own.
+ZLIB_BITS = (
+    8 * len(zlib.compress(b"one line, ten\n"[-2:] + b"one line, ten\n" * 5 + b"and, then\n" * 5, 9)) / 122
+)
+CARD = f"""\
+corpus
+  size        610 bytes in 2 files
+  skipped     c.bin: binary
+  split       488 to train on, the last 122 held out
+  entropy     3.116 bits per byte, order 0, over the whole corpus
+  zlib -9     {ZLIB_BITS:.3f} bits per byte, over the validation part
+  boundaries  against 8 slots a chunk of 32 bytes (patch stride 4)
+    every     0.312 a byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
+    first     0.238 a byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
+  sample
+    one line, ten
+    one line, ten
+    one line, ten
+    one line, ten
+"""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one line, ten\n" * 40)
+    (folder / "b.txt").write_text("and, then\n" * 5)
+    (folder / "c.bin").write_bytes(bytes(8))
+    monkeypatch.chdir(tmp_path)
+    return "corpus"
+
+
+def test_the_card_is_printed(corpus: str) -> None:
+    result = CliRunner().invoke(command, [corpus, "--seq", "32", "--validation-fraction", "0.2"])
+    assert result.exit_code == 0, result.output
+    assert result.output == CARD + "\n"
+
+
+def test_json_holds_a_card_a_corpus(corpus: str) -> None:
+    result = CliRunner().invoke(command, [corpus, "builtin:docs", "--json"])
+    assert result.exit_code == 0, result.output
+    first, second = json.loads(result.output)["corpora"]
+    assert (first["name"], first["units"], second["name"]) == (corpus, 610, "builtin:docs")
+
+
+def test_mistakes(corpus: str) -> None:
+    assert CliRunner().invoke(command, []).exit_code == 2
+    assert CliRunner().invoke(command, [corpus, "--seq", "0"]).exit_code == 2
+    assert isinstance(CliRunner().invoke(command, ["nowhere"]).exception, UserError)

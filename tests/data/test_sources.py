@@ -1,0 +1,151 @@
+"""What a path turns into: the files of a folder, the built-in corpora, and the mistakes a user can make."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlx_amort.config import DataConfig, SourceConfig
+from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
+from mlx_amort.data.sources import is_text
+from mlx_amort.errors import UserError
+
+
+def whole(corpus: Corpus) -> bytes:
+    return corpus.read(0, corpus.units).tobytes()
+
+
+def write_all(root: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def test_a_folder_is_its_text_files_in_sorted_order(tmp_path: Path) -> None:
+    write_all(
+        tmp_path,
+        {
+            "b.txt": b"second. ",
+            "a/z.md": b"first. ",
+            "c/deep/er.py": "tr\u00e8s. ".encode(),
+            "c/image.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+            "c/noise.gz": bytes(range(1, 256)) * 4,
+            "empty.txt": b"",
+            ".git/config": b"hidden. ",
+            "a/.hidden.txt": b"hidden. ",
+        },
+    )
+    corpus = open_corpus(str(tmp_path), "uint8", 0.5)
+    assert whole(corpus).decode() == "first. second. très. "
+    assert [part.label for part in corpus.parts] == ["a/z.md", "b.txt", "c/deep/er.py"]
+    assert {(skipped.path, skipped.reason) for skipped in corpus.skipped} == {
+        ("c/image.png", "binary"),
+        ("c/noise.gz", "binary"),
+    }
+
+
+def test_links_are_followed_and_their_loops_and_second_names_read_once(tmp_path: Path) -> None:
+    write_all(
+        tmp_path, {"corpus/a.txt": b"inside ", "corpus/sub/b.txt": b"deeper ", "outside/c.txt": b"linked "}
+    )
+    root = tmp_path / "corpus"
+    (root / "sub" / "up").symlink_to(root, target_is_directory=True)
+    # Two loops: walked without care they are as many paths as 2 to the depth the system allows.
+    (root / "sub" / "up_too").symlink_to(root, target_is_directory=True)
+    (root / "z_outside").symlink_to(tmp_path / "outside", target_is_directory=True)
+    (root / "z_again.txt").symlink_to(root / "a.txt")
+    (root / "z_broken.txt").symlink_to(root / "nowhere")
+    corpus = open_corpus(str(root), "uint8", 0.5)
+    assert whole(corpus) == b"inside deeper linked "
+    assert [skipped.path for skipped in corpus.skipped] == ["z_broken.txt"]
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "mkfifo"), reason="no pipes on this system: that one is skipped goes unchecked"
+)
+def test_a_pipe_in_a_folder_does_not_hang(tmp_path: Path) -> None:
+    write_all(tmp_path, {"a.txt": b"some text"})
+    os.mkfifo(tmp_path / "pipe")
+    corpus = open_corpus(str(tmp_path), "uint8", 0.5)
+    assert whole(corpus) == b"some text"
+    assert corpus.skipped[0].reason == "not a regular file"
+
+
+def test_is_text() -> None:
+    assert is_text(b"")
+    assert is_text("größe\r\n\tπ \x1b[1m".encode())
+    assert is_text("größe".encode("latin-1"))
+    assert not is_text("utf-16".encode("utf-16"))
+    assert not is_text(bytes(range(1, 256)))
+
+
+def test_the_documentation_is_built_in() -> None:
+    corpus = open_corpus("builtin:docs", "uint8", 0.05)
+    assert 300_000 < corpus.units < 1_500_000
+    assert "lambda" in whole(corpus).decode()
+
+
+def test_the_standard_library_is_built_in_without_its_tests_and_packages() -> None:
+    corpus = open_corpus("builtin:stdlib", "uint8", 0.05)
+    assert 5_000_000 < corpus.units < 30_000_000
+    labels = [part.label for part in corpus.parts]
+    assert labels == sorted(labels) and "dataclasses.py" in labels
+    assert not any({"test", "site-packages", "dist-packages"} & set(label.split("/")) for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("path", "dtype", "words"),
+    [
+        ("missing.txt", "uint8", ["missing.txt", "No such file", "builtin:docs"]),
+        ("builtin:doc", "uint8", ["no such built-in", "did you mean 'docs'?"]),
+        ("builtin:docs", "uint16", ["uint16"]),
+        ("words.txt", "uint16", [".bin"]),
+        ("odd.bin", "uint16", ["3 bytes", "not whole ids"]),
+        ("tiny.txt", "uint8", ["has 30 bytes", "holds out 1 where 2"]),
+        ("none", "uint8", ["no text file", "1 skipped"]),
+        ("/dev/null", "uint8", ["neither a file nor a folder"]),
+    ],
+)
+def test_mistakes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, dtype: str, words: list[str]
+) -> None:
+    write_all(
+        tmp_path,
+        {"words.txt": b"words " * 99, "odd.bin": b"abc", "tiny.txt": b"." * 30, "none/x.bin": b"\0\1"},
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        open_corpus(path, dtype, 0.05)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_changes_or_goes_away_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"text" * 10)
+    corpus = open_corpus(str(file), "uint8", 0.5)
+    file.write_bytes(b"text" * 9)
+    with pytest.raises(UserError, match="was 40 bytes when it was opened and is 36 now"):
+        corpus.read(0, 4)
+    file.unlink()
+    with pytest.raises(UserError, match="No such file"):
+        corpus.read(0, 4)
+
+
+def test_two_sources_may_not_share_a_file(tmp_path: Path) -> None:
+    write_all(tmp_path, {"a/one.txt": b"one " * 9, "a/two.txt": b"two " * 9})
+    sources = (SourceConfig(str(tmp_path / "a")), SourceConfig(str(tmp_path / "a" / "two.txt")))
+    with pytest.raises(UserError, match=r"both contain two\.txt"):
+        open_corpora(DataConfig(sources, validation_fraction=0.5))
+    with pytest.raises(UserError, match="both contain"):
+        open_corpora(DataConfig((SourceConfig("builtin:docs"), SourceConfig("builtin:docs"))))
+
+
+def test_ids_are_little_endian(tmp_path: Path) -> None:
+    (tmp_path / "ids.bin").write_bytes(b"\x01\x00\x00\x02\xff\xff\x05\x00")
+    corpus = open_corpus(str(tmp_path / "ids.bin"), "uint16", 0.5)
+    np.testing.assert_array_equal(corpus.read(0, 4), [1, 512, 65535, 5])
+    assert corpus.read(0, 4).dtype == np.uint16
