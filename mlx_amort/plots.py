@@ -341,8 +341,8 @@ def loss_and_rate(
     """Two panels of a run: bits per byte (training, validation) and rate, both against bytes seen.
 
     rows: lines of metrics.jsonl; a training row has step, bytes (seen so far), loss_bits and step_s, a
-    validation row bytes and val_bits. zlib_bits is drawn as the yardstick a user knows, predicted_step_s as the
-    rate that was promised.
+    validation row bytes and val_bits. zlib_bits is drawn as the yardstick a user knows, predicted_step_s as
+    the rate that was promised.
     """
     training = [row for row in rows if row.get("loss_bits") is not None]
     validation = [row for row in rows if row.get("val_bits") is not None]

@@ -62,7 +62,6 @@ def read_case(path: Path) -> Case:
     if arrays["config"].shape != (len(CONFIG_KEYS),):
         raise UserError(str(path), f"config is not the seven sizes {', '.join(CONFIG_KEYS)}")
     sizes = dict(zip(CONFIG_KEYS, (int(size) for size in arrays["config"]), strict=True))
-    batch, chunks = sizes.pop("batch"), sizes.pop("chunks")
     parameters = {key[len("param/") :]: value for key, value in arrays.items() if key.startswith("param/")}
     if "tok" not in parameters:
         raise UserError(str(path), "not a golden case: it lacks param/tok")
@@ -71,13 +70,17 @@ def read_case(path: Path) -> Case:
         vocabulary=len(parameters["tok"]),
         patch_stride=int(arrays.get("patch_stride", 4)),
         boundary_rule=str(arrays.get("boundary_rule", "every")),  # type: ignore[arg-type]
-        **sizes,
+        layers=sizes["layers"],
+        hidden=sizes["hidden"],
+        ffn=sizes["ffn"],
+        heads=sizes["heads"],
+        seq=sizes["seq"],
     )
     kept = ("loss_nats", "logits", "state/S", "state/conv")
     case = Case(
         config=config,
-        batch=batch,
-        chunks=chunks,
+        batch=sizes["batch"],
+        chunks=sizes["chunks"],
         tokens=arrays["tokens"],
         parameters=parameters,
         reference={key: value for key, value in arrays.items() if key in kept or key.startswith("grad/")},

@@ -1,23 +1,31 @@
-"""Causal attention within a chunk, in blocks of queries that touch only the keys they may see.
+"""Causal attention within a chunk, in tiles that stop at the diagonal.
 
-Per block of queries [i, i + Q): s = q kᵀ over keys [0, i + Q), p = softmax(s), out = p v. The gradient keeps q, k, v,
-out and (CPU path) the log-sum-exp of a row, and recomputes p block by block:
+Queries are cut into blocks; each block meets two tiles of keys: those before the block, all visible, and its own, under
+a triangular mask. Per block: s = q kᵀ, p = softmax(s), out = p v. The gradient keeps q, k, v, out and (CPU path) the
+log-sum-exp of a row, and recomputes p tile by tile:
 
-    dv += pᵀ do      ds = p ∘ (do vᵀ - rowsum(do ∘ out))      dq = ds k      dk += dsᵀ q
+    dv += pᵀ do      ds = p ∘ (do vᵀ - rowsum(do ∘ out))      dq += ds k      dk += dsᵀ q
 
-so neither direction holds [S, S] scores. Source: Dao et al. 2022 (FlashAttention), algorithm 4, in coarse blocks.
+so neither direction holds [S, S] scores. Source: Dao et al. 2022 (FlashAttention), algorithm 4, in coarse tiles.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import reduce
 
 import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive, row_max, row_sum
 from mlx_amort.ops.paths import active_path, fence
 
-QUERY_BLOCK = 256
+# On the CPU a smaller block skips more of the masked half; a GPU wants fewer, larger products.
+CPU_QUERY_BLOCK = 128
+GPU_QUERY_BLOCK = 256
+
+Tile = tuple[int, int, int, int]
+"""Queries [start, end) and keys [key_start, key_end); masked when both ranges are the same."""
 
 
 def causal_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
@@ -26,20 +34,24 @@ def causal_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     Shapes: q, k, v [B, h, S, d] -> [B, h, S, d]. Dtypes: result as `q`; softmax in float32.
     """
     if active_path() == "cpu":
-        return _blockwise(q, k, v)[0]
+        return _tiled(q, k, v)[0]
     if active_path() == "metal":
         return _fused_forward(q, k, v)
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5, mask="causal")
 
 
-def _blocks(length: int) -> list[tuple[int, int]]:
-    return [(start, min(start + QUERY_BLOCK, length)) for start in range(0, length, QUERY_BLOCK)]
+def _tiles(length: int, block: int) -> list[list[Tile]]:
+    """The tiles of every block of queries: the keys before it (none for the first), then its own."""
+    blocks = [(start, min(start + block, length)) for start in range(0, length, block)]
+    return [[*([(a, b, 0, a)] if a else []), (a, b, a, b)] for a, b in blocks]
 
 
-def _causal_mask(start: int, end: int) -> mx.array:
-    """0 where key <= query, -inf elsewhere, for queries [start, end) and keys [0, end)."""
-    visible = mx.arange(end)[None, :] <= mx.arange(start, end)[:, None]
-    return fence(mx.where(visible, 0.0, -math.inf))
+def _masked(scores: mx.array, tile: Tile) -> mx.array:
+    start, end, key_start, _ = tile
+    if key_start != start:
+        return scores
+    places = mx.arange(end - start)
+    return scores + fence(mx.where(places[None, :] <= places[:, None], 0.0, -math.inf))
 
 
 def _with_column(x: mx.array, column: mx.array) -> mx.array:
@@ -50,30 +62,44 @@ def _transposed(x: mx.array) -> mx.array:
     return x.swapaxes(-1, -2)
 
 
+def _joined(parts: list[mx.array]) -> mx.array:
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-2)
+
+
+def _total(parts: list[mx.array]) -> mx.array:
+    return reduce(mx.add, parts)
+
+
 @mx.custom_function
-def _blockwise(q: mx.array, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
+def _tiled(q: mx.array, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
     """Attention and the log-sum-exp of every row [B, h, S, 1], all products in float32."""
-    scaled = fence(q.astype(mx.float32) * q.shape[-1] ** -0.5)
+    width = q.shape[-1]
+    scaled = fence(q.astype(mx.float32) * width**-0.5)
     keys = fence(k.astype(mx.float32))
     # A column of ones beside v turns the product p v into numerator and row sum at once.
     values = _with_column(v.astype(mx.float32), mx.ones(()))
-    width = q.shape[-1]
     outputs, log_sums = [], []
-    for start, end in _blocks(q.shape[-2]):
-        scores = scaled[..., start:end, :] @ _transposed(keys[..., :end, :])
-        scores = fence(scores + _causal_mask(start, end))
-        largest = fence(row_max(scores))
-        weighted = fence(exp_nonpositive(fence(scores - largest))) @ values[..., :end, :]
+    for tiles in _tiles(q.shape[-2], CPU_QUERY_BLOCK):
+        scores = [
+            fence(_masked(scaled[..., a:b, :] @ _transposed(keys[..., c:d, :]), (a, b, c, d))) for a, b, c, d in tiles
+        ]
+        largest = fence(reduce(mx.maximum, [row_max(tile) for tile in scores]))
+        weighted = fence(
+            _total(
+                [
+                    fence(exp_nonpositive(tile_scores - largest)) @ values[..., c:d, :]
+                    for tile_scores, (_, _, c, d) in zip(scores, tiles, strict=True)
+                ]
+            )
+        )
         total = fence(weighted[..., width:])
         outputs.append(weighted[..., :width] / total)
         log_sums.append(largest + mx.log(total))
-    out = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=-2)
-    log_sum = log_sums[0] if len(log_sums) == 1 else mx.concatenate(log_sums, axis=-2)
-    return out.astype(q.dtype), log_sum
+    return _joined(outputs).astype(q.dtype), _joined(log_sums)
 
 
-@_blockwise.vjp
-def _blockwise_vjp(
+@_tiled.vjp
+def _tiled_vjp(
     primals: tuple[mx.array, mx.array, mx.array],
     cotangents: tuple[mx.array, mx.array],
     outputs: tuple[mx.array, mx.array],
@@ -91,34 +117,51 @@ def _blockwise_vjp(
     grad_shifted = _with_column(grad, -dot)
     values_one = _with_column(v.astype(mx.float32), mx.ones(()))
 
-    def block(start: int, end: int) -> tuple[mx.array, mx.array]:
-        scores = queries_shifted[..., start:end, :] @ _transposed(keys_one[..., :end, :])
-        weights = fence(exp_nonpositive(fence(scores + _causal_mask(start, end))))
-        return weights, fence(weights * (grad_shifted[..., start:end, :] @ _transposed(values_one[..., :end, :])))
+    def tile_gradient(tile: Tile) -> tuple[mx.array, mx.array]:
+        a, b, c, d = tile
+        scores = queries_shifted[..., a:b, :] @ _transposed(keys_one[..., c:d, :])
+        weights = fence(exp_nonpositive(_masked(scores, tile)))
+        return weights, fence(weights * (grad_shifted[..., a:b, :] @ _transposed(values_one[..., c:d, :])))
 
-    grad_q, grad_k, grad_v = _gradients(block, scaled, keys, grad)
+    grad_q, grad_k, grad_v = _gradients(tile_gradient, scaled, keys, grad, CPU_QUERY_BLOCK)
     return (grad_q * scale).astype(q.dtype), grad_k.astype(k.dtype), grad_v.astype(v.dtype)
 
 
-def _gradients(block, queries: mx.array, keys: mx.array, grad: mx.array):  # type: ignore[no-untyped-def]
+def _gradients(
+    tile_gradient: Callable[[Tile], tuple[mx.array, mx.array]],
+    queries: mx.array,
+    keys: mx.array,
+    grad: mx.array,
+    block: int,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """dq, dk, dv from p and ds of every tile; dk and dv gather what later blocks of queries add."""
+    tiles_of_block = _tiles(queries.shape[-2], block)
     grad_queries: list[mx.array] = []
-    grad_keys: mx.array | None = None
-    grad_values: mx.array | None = None
-    # From the last block, whose keys are all keys, back: each earlier one adds to a prefix.
-    for start, end in reversed(_blocks(queries.shape[-2])):
-        weights, grad_scores = block(start, end)
-        grad_queries.insert(0, grad_scores @ keys[..., :end, :])
-        grad_keys = _add_prefix(grad_keys, _transposed(grad_scores) @ queries[..., start:end, :])
-        grad_values = _add_prefix(grad_values, _transposed(weights) @ grad[..., start:end, :])
-    whole = grad_queries[0] if len(grad_queries) == 1 else mx.concatenate(grad_queries, axis=-2)
-    return whole, grad_keys, grad_values
+    grad_keys: list[mx.array] = []
+    grad_values: list[mx.array] = []
+    before: tuple[mx.array, mx.array] | None = None
+    # From the last block back: its early tile covers all keys of the blocks still to come.
+    for tiles in reversed(tiles_of_block):
+        gradients = [tile_gradient(tile) for tile in tiles]
+        a, b = tiles[-1][:2]
+        own_keys, own_values = _key_gradients(gradients[-1], queries[..., a:b, :], grad[..., a:b, :])
+        if before is not None:
+            own_keys, own_values = own_keys + before[0][..., a:, :], own_values + before[1][..., a:, :]
+        grad_keys.append(own_keys)
+        grad_values.append(own_values)
+        parts = [ds @ keys[..., c:d, :] for (_, ds), (_, _, c, d) in zip(gradients, tiles, strict=True)]
+        grad_queries.append(_total(parts))
+        if len(tiles) == 2:
+            early = _key_gradients(gradients[0], queries[..., a:b, :], grad[..., a:b, :])
+            before = early if before is None else (early[0] + before[0][..., :a, :], early[1] + before[1][..., :a, :])
+    return _joined(grad_queries[::-1]), _joined(grad_keys[::-1]), _joined(grad_values[::-1])
 
 
-def _add_prefix(total: mx.array | None, prefix: mx.array) -> mx.array:
-    if total is None:
-        return prefix
-    length = prefix.shape[-2]
-    return mx.concatenate([total[..., :length, :] + prefix, total[..., length:, :]], axis=-2)
+def _key_gradients(
+    gradient: tuple[mx.array, mx.array], queries: mx.array, grad: mx.array
+) -> tuple[mx.array, mx.array]:
+    weights, grad_scores = gradient
+    return _transposed(grad_scores) @ queries, _transposed(weights) @ grad
 
 
 @mx.custom_function
@@ -135,12 +178,23 @@ def _fused_forward_vjp(
     scaled = q * scale
     dot = (cotangent.astype(mx.float32) * out.astype(mx.float32)).sum(axis=-1, keepdims=True)
 
-    def block(start: int, end: int) -> tuple[mx.array, mx.array]:
-        scores = (scaled[..., start:end, :] @ _transposed(k[..., :end, :])).astype(mx.float32)
-        weights = mx.softmax(scores + _causal_mask(start, end), axis=-1)
-        grad_weights = cotangent[..., start:end, :] @ _transposed(v[..., :end, :])
-        grad_scores = weights * (grad_weights.astype(mx.float32) - dot[..., start:end, :])
-        return weights.astype(q.dtype), grad_scores.astype(q.dtype)
+    log_sums = []
+    for tiles in _tiles(q.shape[-2], GPU_QUERY_BLOCK):
+        a, b, _, _ = tiles[-1]
+        scores = [_masked(_scores(scaled, k, tile), tile) for tile in tiles]
+        log_sums.append(reduce(mx.logaddexp, [mx.logsumexp(tile, axis=-1, keepdims=True) for tile in scores]))
+    log_sum = _joined(log_sums)
 
-    grad_q, grad_k, grad_v = _gradients(block, scaled, k, cotangent)
+    def tile_gradient(tile: Tile) -> tuple[mx.array, mx.array]:
+        a, b, c, d = tile
+        weights = mx.exp(_masked(_scores(scaled, k, tile), tile) - log_sum[..., a:b, :])
+        grad_weights = (cotangent[..., a:b, :] @ _transposed(v[..., c:d, :])).astype(mx.float32)
+        return weights.astype(q.dtype), (weights * (grad_weights - dot[..., a:b, :])).astype(q.dtype)
+
+    grad_q, grad_k, grad_v = _gradients(tile_gradient, scaled, k, cotangent, GPU_QUERY_BLOCK)
     return (grad_q * scale).astype(q.dtype), grad_k.astype(k.dtype), grad_v.astype(v.dtype)
+
+
+def _scores(queries: mx.array, keys: mx.array, tile: Tile) -> mx.array:
+    a, b, c, d = tile
+    return (queries[..., a:b, :] @ _transposed(keys[..., c:d, :])).astype(mx.float32)

@@ -36,7 +36,7 @@ def _embed_vjp(
 @mx.custom_function
 def _cross_entropy(logits: mx.array, targets: mx.array) -> tuple[mx.array, mx.array]:
     largest = fence(row_max(logits))
-    total = fence(row_sum(exp_nonpositive(fence(logits - largest))))
+    total = fence(row_sum(exp_nonpositive(logits - largest)))
     log_sum = largest + mx.log(total)
     chosen = mx.take_along_axis(logits, targets[..., None].astype(mx.uint32), axis=-1)
     return (log_sum - chosen)[..., 0], log_sum
@@ -50,7 +50,7 @@ def _cross_entropy_vjp(
 ) -> tuple[mx.array, mx.array]:
     # d/dlogits = softmax(logits) - onehot(target), times the cotangent of the row.
     logits, targets = primals
-    weights = fence(exp_nonpositive(fence(logits - outputs[1])))
+    weights = fence(exp_nonpositive(logits - outputs[1]))
     ids = mx.arange(logits.shape[-1], dtype=mx.uint32)
     chosen = fence((ids == targets[..., None].astype(mx.uint32)).astype(logits.dtype))
     return fence(weights - chosen) * cotangents[0][..., None], mx.zeros_like(targets)

@@ -11,6 +11,8 @@ state [B, h, d, d], rows k and columns v. Dtypes: computed in float32; the outpu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive
@@ -71,10 +73,12 @@ def _chunkwise_recomputed(sub_chunk: int):  # type: ignore[no-untyped-def]
     return mx.checkpoint(chunkwise)
 
 
-def _masked_decay(later: mx.array, earlier: mx.array, visible: mx.array) -> mx.array:
+def _masked_decay(
+    later: mx.array, earlier: mx.array, visible: mx.array, exp: Callable[[mx.array], mx.array]
+) -> mx.array:
     """exp(later - earlier) where visible, else 0; masked before exp so that no gradient is 0 · inf."""
-    exponent = fence(mx.where(visible, later - earlier, 0.0))
-    return mx.where(visible, fence(exp_nonpositive(exponent)), 0.0)
+    exponent = mx.where(visible, later - earlier, 0.0)
+    return mx.where(visible, fence(exp(exponent)), 0.0)
 
 
 def _chunkwise(
@@ -88,14 +92,14 @@ def _chunkwise(
     total = decay[..., -1]
 
     causal = mx.tril(mx.ones((sub_chunk, sub_chunk), dtype=mx.bool_))
-    inside = _masked_decay(decay[..., :, None], decay[..., None, :], causal)
+    inside = _masked_decay(decay[..., :, None], decay[..., None, :], causal, exp_nonpositive)
     intra = (fence(queries @ keys.swapaxes(-1, -2)) * inside) @ values
 
-    to_end = fence(exp_nonpositive(total[..., None] - decay))[..., None]
+    to_end = fence(mx.exp(total[..., None] - decay))[..., None]
     writes = (keys * to_end).swapaxes(-1, -2) @ values
     starts, state = _states_at_starts(writes, total, state)
 
-    from_start = fence(exp_nonpositive(decay))[..., None]
+    from_start = fence(mx.exp(decay))[..., None]
     out = intra + (queries * from_start) @ starts
     return out.reshape(q.shape).astype(q.dtype), state
 
@@ -109,6 +113,6 @@ def _states_at_starts(writes: mx.array, total: mx.array, state: mx.array) -> tup
     sources = mx.concatenate([state[:, :, None], writes], axis=2).reshape(rows, heads, count + 1, width * width)
     running = mx.concatenate([mx.zeros((rows, heads, 1)), mx.cumsum(total, axis=-1)], axis=-1)
     visible = mx.tril(mx.ones((count + 1, count + 1), dtype=mx.bool_))
-    decays = _masked_decay(running[..., :, None], running[..., None, :], visible)
+    decays = _masked_decay(running[..., :, None], running[..., None, :], visible, mx.exp)
     states = (decays @ sources).reshape(rows, heads, count + 1, width, width)
     return states[:, :, :count], states[:, :, count]

@@ -26,7 +26,7 @@ _SAFETY: Final = 1.01
 
 # Columns over rows from which the Gram form is cheaper: 4m²n + 34m³ operations against 20m²n + 10m³.
 _GRAM_RATIO: Final = 1.5
-# Low enough for any gradient worth a step, high enough that its reciprocal times an underflowed matrix is nothing.
+# Below any gradient worth a step; yet a matrix whose squares underflow is still nothing divided by it.
 _SMALLEST_NORM: Final = 1e-12
 
 
@@ -35,12 +35,12 @@ def orthogonalize(
     coefficients: Literal["polar_express", "jordan"] = "polar_express",
     dtype: mx.Dtype = mx.float32,
 ) -> mx.array:
-    """Return the matrix nearest to orthogonal with the singular vectors of `x`, approximately U Vᵀ of x = U Σ Vᵀ.
+    """Return nearly U Vᵀ of x = U Σ Vᵀ: the singular vectors of `x` with every singular value near one.
 
-    X = x / ‖x‖_F, then five times  X <- aX + (bA + cA²) X  with A = X Xᵀ (on the shorter side, so a tall matrix
-    is multiplied from the right and nothing is transposed in memory). A zero matrix stays zero.
-    Rectangles with a long side of at least 1.5 short ones are done in the Gram form: every factor is a polynomial in R = X Xᵀ,
-    so the steps run on [m, m] alone and X is met twice. Only in float32: in bfloat16 that form drifts off.
+    X = x / ‖x‖_F, then five times  X <- aX + (bA + cA²) X  with A = X Xᵀ. A tall matrix is multiplied from
+    the right, A = Xᵀ X, so that A is small and nothing is transposed in memory. A zero matrix stays zero.
+    With a long side of at least 1.5 short ones the Gram form is used: every factor is a polynomial in
+    R = X Xᵀ, so the steps run on [m, m] alone and X is met twice. Only in float32: in bfloat16 it drifts off.
 
     Source: Jordan 2024 (Muon); Amsel et al. 2025 (Polar Express); Gram form: Gram Newton-Schulz, Dao-AILab.
     Shapes: [..., m, n] -> [..., m, n], each matrix by itself.
@@ -112,11 +112,11 @@ def _multiply(a: mx.array, b: mx.array) -> mx.array:
 def _multiply_add(c: mx.array, a: mx.array, b: mx.array, *, alpha: float, beta: float) -> mx.array:
     """Return alpha a b + beta c without writing the scaled parts to memory."""
     if _is_slow_here(c.dtype):
-        wide = [matrix.astype(mx.float32) for matrix in (c, a, b)]
-        return mx.addmm(*wide, alpha=alpha, beta=beta).astype(c.dtype)
+        wide_c, wide_a, wide_b = (matrix.astype(mx.float32) for matrix in (c, a, b))
+        return mx.addmm(wide_c, wide_a, wide_b, alpha=alpha, beta=beta).astype(c.dtype)
     return mx.addmm(c, a, b, alpha=alpha, beta=beta)
 
 
 def _is_slow_here(dtype: mx.Dtype) -> bool:
-    # MLX's CPU products in 16 bits do not use the BLAS; rounding around a float32 one gives a GPU's numbers 30 times faster.
+    # MLX's 16-bit products on the CPU do not use the BLAS; a float32 one, rounded, is the same number sooner.
     return bool(dtype != mx.float32 and mx.default_device() == mx.Device(mx.cpu))

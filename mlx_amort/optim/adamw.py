@@ -1,4 +1,4 @@
-"""AdamW: one elementwise expression a tensor, so that a compiled update is one pass over memory."""
+"""AdamW: elementwise expressions that compile to one kernel for each array, written in place."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def adamw_update(
     Shapes: any, the same names in all four mappings; `updates` and `learning_rate` are scalars.
     Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
     """
-    # A refused update has no gradient and no step. Read back from one array, the coefficients are computed once:
-    # written out, the compiler would fuse them into each tensor's kernel and evaluate expm1 for every element.
+    # A refused update has no gradient and no step. The coefficients are read back from one array to compute
+    # them once: the compiler would fuse them into each tensor's kernel, with an expm1 for every element.
     count = mx.maximum(updates, 1).astype(mx.float32)
     step_size = mx.where(is_applied, learning_rate, 0.0)
     keep_first, keep_second, unbias_first, unbias_second, step_size, decayed = mx.stack(
@@ -60,7 +60,8 @@ def adamw_update(
         gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
         m = keep_first * first[name].astype(mx.float32) + (1 - config.beta1) * gradient
         v = keep_second * second[name].astype(mx.float32) + (1 - config.beta2) * gradient * gradient
-        m = mx.depends(m, step_size); v = mx.depends(v, step_size)
+        # A kernel of three outputs does not write into old buffers; kept apart, these are three of one each.
+        m, v = mx.depends(m, step_size), mx.depends(v, step_size)
         weight = weights[name].astype(mx.float32)
         if has_weight_decay(name):
             weight = decayed * weight

@@ -14,10 +14,11 @@ from mlx_amort.optim.rounding import split_key, store
 
 Arrays = dict[str, mx.array]
 
-# A product of 16 matrices of 1024² fills a large GPU; more only costs memory.
 _STACK_MATRICES: Final = 16
-# About six arrays as large as the stack live at once, so this bounds the update's temporary memory to 1.6 GB.
-_STACK_ELEMENTS: Final = 1 << 26
+# A stack of 16 matrices of 1024² fills a large GPU. A CPU's BLAS takes matrices one by one anyway, and MLX
+# allocates for about a hundred operations ahead: there small stacks save memory, and time with it.
+_STACK_ELEMENTS_ON_GPU: Final = 1 << 24
+_STACK_ELEMENTS_ON_CPU: Final = 1 << 18
 
 
 def muon_update(
@@ -48,8 +49,8 @@ def muon_update(
     Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
     """
     mu = config.momentum
-    # A refused update has no gradient and no step. Read back from one array, the coefficients are computed once,
-    # not fused into the kernel of each tensor.
+    # A refused update has no gradient and no step. The coefficients are read back from one array to compute
+    # them once: the compiler would fuse them into each matrix's kernel.
     step_size = mx.where(is_applied, learning_rate, 0.0)
     keep, step_size, decayed = mx.stack(
         [mx.where(is_applied, mu, 1.0), step_size, 1 - step_size * config.weight_decay]
@@ -63,7 +64,8 @@ def muon_update(
     for name, own_key in zip(weights, split_key(momentum_key, len(weights)), strict=True):
         gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
         moved = keep * momentum[name].astype(mx.float32) + (1 - mu) * gradient
-        moved=mx.depends(moved,step_size)
+        # A kernel of two outputs does not write into old buffers; kept apart, these are two of one each.
+        moved = mx.depends(moved, step_size)
         direction[name] = (1 - mu) * gradient + mu * moved
         new_momentum[name] = store(moved, momentum[name].dtype, own_key)
 
@@ -83,11 +85,13 @@ def muon_update(
 
 def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
     """Yield the names that share a stack: of one shape, in even parts within the bounds."""
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    elements = _STACK_ELEMENTS_ON_CPU if on_cpu else _STACK_ELEMENTS_ON_GPU
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name, weight in weights.items():
         by_shape.setdefault(weight.shape, []).append(name)
     for shape, names in by_shape.items():
-        most = max(1, min(_STACK_MATRICES, _STACK_ELEMENTS // math.prod(shape)))
+        most = max(1, min(_STACK_MATRICES, elements // math.prod(shape)))
         parts = math.ceil(len(names) / most)
         size = math.ceil(len(names) / parts)
         for start in range(0, len(names), size):

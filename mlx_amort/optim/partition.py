@@ -14,7 +14,7 @@ _WITHOUT_DECAY: Final = frozenset({"n1", "n2", "n_out", "o_norm", "decay_b", "po
 
 
 def owners(shapes: Mapping[str, tuple[int, ...]], optimizer: str) -> dict[str, Owner]:
-    """Return the one owner of every parameter: Muon for the blocks' matrices, AdamW for the rest; `adamw` owns all.
+    """Return each parameter's owner: Muon for the blocks' matrices, AdamW for the rest; `adamw` owns all.
 
     Raises: ValueError for an optimizer of another name, or for a block matrix that is not one.
     """

@@ -1,4 +1,4 @@
-"""Round to bfloat16 by chance, so that a weight moves by its updates on average even when each is below half a step."""
+"""Round to bfloat16 by chance, so that updates far below its spacing still add up, on average."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import mlx.core as mx
 def round_stochastic(x: mx.array, key: mx.array) -> mx.array:
     """Return `x` in bfloat16, rounded up with the probability of the part cut off, so that its mean is `x`.
 
-    bfloat16 is the upper half of a float32: sixteen random bits are added to the lower half, which is then dropped.
-    What bfloat16 holds exactly is unchanged; infinities and NaN are kept.
+    bfloat16 is the upper half of a float32: sixteen random bits are added to the lower half, which is then
+    dropped. What bfloat16 holds exactly is unchanged; infinities and NaN are kept.
 
     Source: Gupta et al. 2015 (arXiv 1502.02551).
     Dtypes: float32 -> bfloat16.
@@ -23,7 +23,7 @@ def round_stochastic(x: mx.array, key: mx.array) -> mx.array:
 def store(x: mx.array, dtype: mx.Dtype, key: mx.array | None) -> mx.array:
     """Return a float32 result in the dtype it is kept in: float32 as it is, bfloat16 rounded by chance.
 
-    Raises: ValueError for bfloat16 without a key, since plain rounding loses small updates, and for other dtypes.
+    Raises: ValueError for bfloat16 without a key (plain rounding loses small updates), and for other dtypes.
     """
     if dtype == mx.float32:
         return x

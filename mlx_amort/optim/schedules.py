@@ -17,9 +17,10 @@ class Phases(NamedTuple):
 
 
 def phases(total_steps: int, config: ScheduleConfig) -> Phases:
-    """Return the length of each phase. A warm-up never takes more than half the run: a longer one is cut to that.
+    """Return the length of each phase; a warm-up longer than half the run is cut to that.
 
-    `wsd` decays over the last `decay_fraction` of the steps, `cosine` and `linear` over all after the warm-up, `constant` never.
+    `wsd` decays over the last `decay_fraction` of the steps, `cosine` and `linear` over all that follow the
+    warm-up, `constant` never.
     Raises: ValueError for a run of no steps.
     """
     if total_steps < 1:
@@ -36,12 +37,12 @@ def phases(total_steps: int, config: ScheduleConfig) -> Phases:
 def learning_rate(step: int, total_steps: int, config: ScheduleConfig) -> float:
     """Return the learning rate of the update that follows `step` completed ones, step in [0, total_steps).
 
-        warm-up  base (step + 1) / warmup_steps             the first step already moves, the last is at base
+        warm-up  base (step + 1) / warmup_steps     the first step already moves, the last is at base
         stable   base
-        decay    min + (base - min) shape(q)                q runs from 0, the last step at base, to 1, the last of the run
+        decay    min + (base - min) shape(q)        q is 0 at the last step at base, 1 at the last of the run
 
     shape is 1 - sqrt(q) for `wsd`, (1 + cos(pi q)) / 2 for `cosine`, 1 - q for `linear`.
-    A run that decays from its very first step starts at base; a later step than the last has the last one's rate.
+    A run that decays from its first step on starts at base; steps past the last keep the last one's rate.
 
     Source: Hägele et al. 2024 (arXiv 2405.18392), for the square root.
     Raises: ValueError for a negative step or a run of no steps.

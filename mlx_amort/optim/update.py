@@ -35,8 +35,8 @@ def gradient_norm(gradients: Mapping[str, mx.array]) -> mx.array:
 
 
 def _sum_of_squares(gradient: mx.array) -> mx.array:
-    # Each row times itself as a product: nothing is squared into memory, and no long float32 sum runs one by one
-    # (a whole-array sum on the CPU loses percents).
+    # Each row times itself as a product: nothing is squared into memory, and no long float32 sum runs one
+    # by one (on the CPU a whole-array sum loses percents).
     rows = gradient.astype(mx.float32).reshape(-1, 1, gradient.shape[-1])
     return (rows @ rows.swapaxes(-1, -2)).sum()
 
@@ -50,14 +50,14 @@ def apply_update(
     config: OptimizerConfig,
     key: mx.array | None = None,
 ) -> tuple[Arrays, Arrays, mx.array]:
-    """Return weights and state after one clipped update by each parameter's owner, and the norm before clipping.
+    """Return weights and state after one update by each parameter's owner, and the norm before clipping.
 
     All gradients are scaled by min(1, clip_norm / norm), inside the update's own pass.
     Where `is_finite` (of the loss) is false, or the norm is not finite, nothing changes, nor does the count.
-    Weights and state are written into their old buffers if nothing else holds these when the result is evaluated.
+    Weights and state are written into their old buffers when nothing else holds these at evaluation.
 
-    Shapes: `learning_rate` (float32) and `is_finite` (bool) are scalar arrays: a compiled update is traced once.
-    Dtypes: float32 inside; weights and state keep theirs, rounded by chance with `key` when those are bfloat16.
+    Shapes: `learning_rate` (float32) and `is_finite` (bool) are scalar arrays: an update is traced once.
+    Dtypes: float32 inside; weights and state keep theirs, bfloat16 rounded by chance with `key`.
     """
     norm = gradient_norm(gradients)
     is_applied = mx.logical_and(is_finite, mx.isfinite(norm))

@@ -33,7 +33,7 @@ class Candidate:
     """One configuration and what the budget costs with it.
 
     hours is the time of the budget. quality_hours is the time to the quality Muon has after the budget; with
-    a noise scale, to the quality that the budget buys at T = T_crit. `refused` is empty for what may be chosen.
+    a noise scale, to the quality that the budget buys at T = T_crit. `refused` is empty for what may be used.
     """
 
     batch: int

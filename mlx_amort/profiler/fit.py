@@ -23,7 +23,7 @@ LARGEST_SCATTER = 0.10
 
 @dataclass(frozen=True)
 class FitPoint:
-    """A fitted row; errors are predicted / measured - 1, the left-out one None where the law needs the row."""
+    """A fitted row; errors are predicted / measured - 1, left out None where the law needs the row."""
 
     row: Row
     predicted_s: float
@@ -250,8 +250,8 @@ def _judge(
     scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
     if fit["c1_s_per_byte"] <= 0:
         return "rejected", (
-            f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, as if more bytes took less "
-            "time; the measurements are spoiled."
+            f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, "
+            "as if more bytes took less time; the measurements are spoiled."
         )
     if winner is not None:
         return "rejected", (

@@ -1,4 +1,4 @@
-"""Relative least squares with what a fit needs to doubt itself: left-out errors, variances, spoiled points."""
+"""Relative least squares and what a fit needs to doubt itself: left-out errors, variances, spoiled points."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 class Solution:
     """A fitted linear law.
 
-    Shapes: coefficients and standard_errors [p], relative_errors (predicted / measured - 1) and left_out_errors
-    [n], which are NaN for a point without whose configuration the law is not determined.
+    Shapes: coefficients and standard_errors [p], relative_errors (predicted / measured - 1) [n] and
+    left_out_errors [n], which are NaN for a point without whose configuration the law is not determined.
     """
 
     coefficients: Floats

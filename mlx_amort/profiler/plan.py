@@ -27,9 +27,8 @@ class Plan:
     """A choice among the measured configurations and the reasons for it.
 
     faster: higher rate than the choice, with why each is not chosen. worth_measuring: predicted ones that
-    would beat the choice by more than the fit is wrong. noise: T* per optimizer and the configurations around it.
-    time_to_quality: `muon_to_adamw`, Muon's time over AdamW's to equal quality, and what it is made of; None
-    with one optimizer.
+    would beat the choice by more than the fit is wrong. noise: T* per optimizer and the configurations around
+    it. time_to_quality: `muon_to_adamw`, Muon's time over AdamW's to equal quality, and what it is made of.
     """
 
     request: Request

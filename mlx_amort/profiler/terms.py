@@ -23,8 +23,8 @@ _PHRASES = {
     BATCH_ALONE: "a term in B alone, apart from its bytes",
     CHUNKS_ALONE: "a term in K alone, apart from its bytes",
 }
-# A term must halve the cross-validated error and be seen by chance less than once in a hundred fits. Noise meets
-# either alone too often: the first with four points, the second with four terms tried on every fit.
+# A term must halve the cross-validated error and be seen by chance less than once in a hundred fits. Noise
+# meets either alone too often: the first with four points, the second with four terms tried on every fit.
 _ERROR_SHARE = 0.5
 _CHANCE = 0.01
 # Two terms that explain equally well are told apart by physics: a chunk is known to cost something.
@@ -35,8 +35,8 @@ _CHUNK_PREFERENCE = 1.25
 class TermTest:
     """One term tried beside the law; errors are root mean square relative errors of left-out points.
 
-    coefficient_s is in seconds a unit of the term; it, error_with and chance are None where `note` says why the
-    term could not be tried.
+    coefficient_s is in seconds a unit of the term; it, error_with and chance are None where `note` says why
+    the term could not be tried.
     """
 
     name: str

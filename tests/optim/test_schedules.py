@@ -58,7 +58,9 @@ def test_published_recipe() -> None:
     assert learning_rate(0, 20_400, config) == pytest.approx(3e-6)
     assert learning_rate(99, 20_400, config) == 3e-4
     assert learning_rate(16_319, 20_400, config) == 3e-4
-    assert learning_rate(16_319 + 1_020, 20_400, config) == pytest.approx(3e-5 + 2.7e-4 * (1 - math.sqrt(0.25)))
+    assert learning_rate(16_319 + 1_020, 20_400, config) == pytest.approx(
+        3e-5 + 2.7e-4 * (1 - math.sqrt(0.25))
+    )
     assert learning_rate(20_399, 20_400, config) == pytest.approx(3e-5)
 
 

@@ -6,8 +6,10 @@ Shapes: B rows, h heads, N slots, S bytes, d head width, H width.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.reference.autodiff import Array, Tensor, apply_elementwise, concatenate, stack
 
@@ -80,7 +82,7 @@ def gla(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tu
     return stack(rows), stack(finals)
 
 
-def cross_entropy(logits: Tensor, targets: Array) -> Tensor:
+def cross_entropy(logits: Tensor, targets: NDArray[np.integer[Any]]) -> Tensor:
     """Mean of log(sum(exp(logits))) - logits[target], in nats; logits [S, V], targets [S]."""
     S = logits.shape[0]
     shifted = logits.value - logits.value.max(axis=-1, keepdims=True)

@@ -24,7 +24,7 @@ POLAR_EXPRESS = [
 
 
 def orthogonalize(x: Array, coefficients: str) -> Array:
-    """Apply the odd polynomials to each singular value of one matrix, and leave its singular vectors alone."""
+    """Apply the odd polynomials to each singular value of one matrix; its singular vectors stay."""
     left, values, right = np.linalg.svd(x, full_matrices=False)
     norm = math.sqrt(float(np.sum(values**2)))
     if norm == 0:
@@ -32,7 +32,7 @@ def orthogonalize(x: Array, coefficients: str) -> Array:
     values = values / (norm * (1.01 if coefficients == "polar_express" else 1.0))
     for a, b, c in POLAR_EXPRESS if coefficients == "polar_express" else JORDAN:
         values = a * values + b * values**3 + c * values**5
-    return (left * values) @ right
+    return np.asarray((left * values) @ right)
 
 
 def muon_steps(

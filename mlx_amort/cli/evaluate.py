@@ -1,0 +1,120 @@
+"""`mlx-amort evaluate`: bits per byte of a run's newest checkpoint over a whole validation part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlx_amort.config import DataConfig
+from mlx_amort.config_io import parse_source
+
+PLAIN_LINE_EVERY_S = 10.0
+TERMINAL_LINE_EVERY_S = 0.2
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "sources",
+    metavar="DATA",
+    multiple=True,
+    help="Another corpus than the run's: file, folder, .bin or builtin:NAME. Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def command(run: Path, sources: tuple[str, ...], as_json: bool) -> None:
+    """Bits per byte of a run over the whole validation part of its corpora, the state carried along the text.
+
+    RUN is the folder of a run; its newest checkpoint is taken. The validation part is the tail that was held
+    out of training, of another corpus as large a share of it.
+    """
+    from mlx_amort.backend import set_cpu_cache_limit
+    from mlx_amort.data.card import zlib_bits_per_byte
+    from mlx_amort.data.corpus import check_ids, open_corpora
+    from mlx_amort.evaluate import evaluate
+    from mlx_amort.model.byte_lm import ByteLM
+    from mlx_amort.train.checkpoint import load_config, load_weights, newest_checkpoint
+
+    checkpoint = newest_checkpoint(run)
+    config = load_config(checkpoint)
+    corpora = open_corpora(_data_of(config.data, sources))
+    check_ids(corpora, config.model.vocabulary)
+    set_cpu_cache_limit()
+    progress = _Progress()
+    result = evaluate(
+        ByteLM(config.model, config.step.precision), load_weights(checkpoint), corpora, progress=progress
+    )
+    progress.close()
+    record = {
+        "run": str(run),
+        "checkpoint": str(checkpoint),
+        "step": int(checkpoint.name.rpartition("-")[2]),
+        "bits_per_byte": result.bits_per_byte,
+        "bytes": result.bytes,
+        "zlib_bits_per_byte": zlib_bits_per_byte(corpora),
+        "elapsed_s": progress.elapsed_s,
+        "corpora": [
+            {
+                "name": quality.name,
+                "bits_per_byte": quality.bits_per_byte,
+                "bytes": quality.bytes,
+                "zlib_bits_per_byte": zlib_bits_per_byte([corpus]),
+            }
+            for quality, corpus in zip(result.corpora, corpora, strict=True)
+        ],
+    }
+    click.echo(json.dumps(record, indent=2) if as_json else _report(record, config.data.dtype))
+
+
+def _data_of(data: DataConfig, sources: tuple[str, ...]) -> DataConfig:
+    if not sources:
+        return data
+    return dataclasses.replace(data, sources=tuple(parse_source(text) for text in sources))
+
+
+def _report(record: dict[str, Any], dtype: str) -> str:
+    unit = "byte" if dtype == "uint8" else "id"
+    lines = [f"{record['run']}, step {record['step']:,}: {_figures(record, unit)}"]
+    if len(record["corpora"]) > 1:
+        lines += [f"  {corpus['name']}: {_figures(corpus, unit)}" for corpus in record["corpora"]]
+    return "\n".join(lines)
+
+
+def _figures(record: dict[str, Any], unit: str) -> str:
+    return (
+        f"{record['bits_per_byte']:.4f} bits per {unit} over {record['bytes']:,} validation {unit}s "
+        f"(zlib -9: {record['zlib_bits_per_byte']:.3f})"
+    )
+
+
+class _Progress:
+    """Chunks done and time left on stderr: one changing line on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._told_at = self._started_at
+        self._is_terminal = sys.stderr.isatty()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at < (TERMINAL_LINE_EVERY_S if self._is_terminal else PLAIN_LINE_EVERY_S):
+            return
+        self._told_at = now
+        left_s = self.elapsed_s / done * (total - done)
+        line = f"evaluating: chunk {done:,} of {total:,}, {left_s:,.0f} s left"
+        click.echo(f"\r\x1b[K{line}" if self._is_terminal else line, err=True, nl=not self._is_terminal)
+
+    def close(self) -> None:
+        """Take the changing line away."""
+        if self._is_terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,56 @@
+"""`mlx-amort generate`: continue a prompt with a run's newest checkpoint, byte by byte."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from mlx_amort.config import RunConfig
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--prompt", default="", metavar="TEXT", help="What to go on from; without one, a new line.")
+@click.option(
+    "--bytes",
+    "count",
+    type=int,
+    default=RunConfig.sample_bytes,
+    show_default=True,
+    metavar="N",
+    help="How many bytes to write.",
+)
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="0 takes the likeliest byte, 1 draws as trained.",
+)
+@click.option(
+    "--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0 from all."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same bytes.")
+def command(run: Path, prompt: str, count: int, temperature: float, top_k: int, seed: int) -> None:
+    """Write N bytes that follow a prompt to standard output as they come, in constant memory however many.
+
+    RUN is the folder of a run; its newest checkpoint is taken. The prompt itself is not repeated.
+    """
+    from mlx_amort.backend import set_cpu_cache_limit
+    from mlx_amort.generate import sample
+    from mlx_amort.model.byte_lm import ByteLM
+    from mlx_amort.train.checkpoint import load_config, load_weights, newest_checkpoint
+
+    checkpoint = newest_checkpoint(run)
+    config = load_config(checkpoint)
+    set_cpu_cache_limit()
+    model = ByteLM(config.model, config.step.precision)
+    output = sys.stdout.buffer
+    for byte in sample(model, load_weights(checkpoint), os.fsencode(prompt), count, temperature, top_k, seed):
+        output.write(bytes([byte]))
+        output.flush()
+    if output.isatty():
+        output.write(b"\n")

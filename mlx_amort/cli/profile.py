@@ -1,0 +1,202 @@
+"""`mlx-amort profile`: measures what a step costs on this machine, fits it, and tests the fit."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+
+from mlx_amort.backend import describe_machine
+from mlx_amort.cli.fit import describe_fit
+from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.config import OptimizerName, Precision
+from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.profiler.fit import fit_rows
+from mlx_amort.profiler.grid import Lists
+from mlx_amort.profiler.process import ProcessMeasurer, usable_memory_bytes
+from mlx_amort.profiler.request import Request
+from mlx_amort.profiler.rows import rows_from_records
+from mlx_amort.profiler.sizes import format_size
+from mlx_amort.profiler.store import FILE_NAME, default_folder
+from mlx_amort.profiler.sweep import run_sweep
+from mlx_amort.profiler.wording import describe_outcome, describe_row, format_seconds
+
+Value = TypeVar("Value")
+
+DEFAULT_PRESET = "veritate_200m"
+DEFAULT_STEPS = 5
+DEFAULT_GRID_BUDGET = "20m"
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# What a profile does not depend on, or spells as a list.
+_WITHOUT = (
+    "--data",
+    "--chunks",
+    "--activation-checkpointing",
+    "--lr",
+    "--schedule",
+    "--steps",
+    "--bytes",
+    "--seed",
+)
+
+
+@click.command()
+@click.option("--grid", "is_grid", is_flag=True, help="Scan batches and chunks around the configuration.")
+@click.option("--batches", metavar="B,B,...", help="Rows to measure.")
+@click.option("--chunks", metavar="K,K,...", help="Chunks to measure; a single one is the configuration's.")
+@click.option("--windows", metavar="W,W,...", help="Windows to measure.")
+@click.option("--seqs", metavar="S,S,...", help="Sequence lengths to measure.")
+@click.option("--optimizers", metavar="NAME,...", help="Optimizers to measure: muon, adamw.")
+@click.option("--precisions", metavar="NAME,...", help="Precisions to measure: bf16, fp32, bf16-pure.")
+@click.option("--activation-checkpointing", "recomputing", metavar="off,on", help="Blocks recomputed or not.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=3),
+    default=DEFAULT_STEPS,
+    show_default=True,
+    help="Timed steps of a row, at least.",
+)
+@click.option(
+    "--time-budget",
+    metavar="10m",
+    help=f"Leave out what would take longer. Without it {DEFAULT_GRID_BUDGET} for --grid, else no limit.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for profile.json, report.md and pictures."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print profile.json.")
+@config_options(default_preset=DEFAULT_PRESET, without=_WITHOUT)
+def command(
+    requested: RequestedConfig,
+    is_grid: bool,
+    batches: str | None,
+    chunks: str | None,
+    windows: str | None,
+    seqs: str | None,
+    optimizers: str | None,
+    precisions: str | None,
+    recomputing: str | None,
+    steps: int,
+    time_budget: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure what an optimizer step costs on this machine, fit it, and test the fit on what was held out.
+
+    Without --grid and lists it measures the one configuration given. Lists without --grid are measured in
+    every combination; with it they replace what the grid scans. A sweep that was interrupted goes on when
+    started again.
+    """
+    lists = Lists(
+        batches=parse_list("--batches", batches, _count),
+        chunks=parse_list("--chunks", chunks, _count),
+        windows=parse_list("--windows", windows, _count),
+        seqs=parse_list("--seqs", seqs, _count),
+        optimizers=parse_list("--optimizers", optimizers, _choice(get_args(OptimizerName))),
+        precisions=parse_list("--precisions", precisions, _choice(get_args(Precision))),
+        activation_checkpointing=parse_list("--activation-checkpointing", recomputing, _switch),
+    )
+    config = requested.resolve()
+    budget = time_budget or (DEFAULT_GRID_BUDGET if is_grid else None)
+    request = Request(config, lists, is_grid, steps, None if budget is None else parse_duration(budget))
+    machine = describe_machine()
+    folder = out or default_folder(config, machine)
+    memory_bytes = usable_memory_bytes(machine, config.run.memory_limit_bytes)
+    progress = Terminal()
+    progress.line(
+        f"profiling {config.preset or config.model.trunk} ({config.model.parameters:,} parameters) on "
+        f"{machine['processor']}, {machine['backend']}, {machine['blas']}; "
+        f"{format_size(memory_bytes)} may be used"
+    )
+    if request.budget_s is not None:
+        progress.line(f"time budget {format_seconds(request.budget_s)}; --time-budget changes it")
+    try:
+        record = run_sweep(request, folder, machine, ProcessMeasurer(config, steps, memory_bytes), progress)
+    except KeyboardInterrupt:
+        progress.line(f"interrupted; the same command goes on from {folder / FILE_NAME}")
+        raise
+    from mlx_amort.profiler.report import write_report  # loads matplotlib, after the measurements
+
+    report = write_report(record, folder)
+    progress.line(f"wrote {folder / FILE_NAME} and {report}")
+    click.echo(json.dumps(record, indent=1) if as_json else describe_profile(record))
+
+
+def describe_profile(record: dict[str, Any]) -> str:
+    """A complete profile as the terminal shows it."""
+    rows = [
+        f"{row['optimizer']} B {row['batch']} K {row['chunks']}: {describe_row(row)}"
+        for row in record["rows"]
+    ]
+    parts = ["\n".join(describe_outcome(record))]
+    if record["fit"]:
+        parts.insert(0, describe_fit(fit_rows(rows_from_records(record["rows"], FILE_NAME))))
+    else:
+        parts.insert(0, "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+class Terminal:
+    """Progress on stderr: lines that stay and, on a terminal, one that says what is being done."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        click.echo(f"\r\033[K{text}" if self._is_terminal else text, err=True)
+
+    def doing(self, text: str) -> None:
+        """A line that the next one replaces; where nothing can be replaced, it stays too."""
+        click.echo(
+            f"\r\033[K{text} ..." if self._is_terminal else f"{text} ...", err=True, nl=not self._is_terminal
+        )
+
+
+def parse_duration(text: str) -> float:
+    """Seconds meant by 90, 90s, 10m, 1.5h. Raises: UserError for anything else."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip().lower())
+    unit_s = _UNITS_S.get(match.group(2)) if match else None
+    if match is None or unit_s is None or float(match.group(1)) == 0:
+        raise UserError(f"--time-budget {text!r}", "is no duration", "write it as 90s, 10m or 1.5h")
+    return float(match.group(1)) * unit_s
+
+
+def parse_list(option: str, text: str | None, convert: Callable[[str], Value | None]) -> tuple[Value, ...]:
+    """The different values of a comma-separated list, in order. Raises: UserError naming one that is none."""
+    values: list[Value] = []
+    for part in [] if text is None else text.split(","):
+        value = convert(part.strip().lower())
+        if value is None:
+            known = getattr(convert, "known", ())
+            todo = did_you_mean(part.strip(), known) if known else "write whole numbers such as 4,8"
+            raise UserError(f"{option} {text!r}", f"{part.strip()!r} is none of its values", todo)
+        values.append(value)
+    return tuple(dict.fromkeys(values))
+
+
+class _Choice:
+    def __init__(self, known: tuple[str, ...]) -> None:
+        self.known = known
+
+    def __call__(self, text: str) -> str | None:
+        return text if text in self.known else None
+
+
+class _Switch:
+    known = ("off", "on")
+
+    def __call__(self, text: str) -> bool | None:
+        return {"off": False, "on": True}.get(text)
+
+
+_choice, _switch = _Choice, _Switch()
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() and int(text) > 0 else None

@@ -1,0 +1,122 @@
+"""The least that a step can cost on this machine, and how far the fitted costs are from it; arithmetic only.
+
+c1 >= 3 · Σ FLOPs a byte of a shape / best rate of that shape
+c0 >= bytes of the update / copy bandwidth + Σ FLOPs of Newton-Schulz / best rate
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from mlx_amort.config import Config, OptimizerName
+from mlx_amort.model.flops import RECOMPUTING_PASSES, TRAINING_PASSES, Product, forward_flops_per_byte
+from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
+
+OPTIMIZERS: Final[tuple[OptimizerName, ...]] = ("muon", "adamw")
+
+# As many matrices as the update multiplies at once.
+_MEASURED_STACK = 16
+
+
+def newton_schulz_products(config: Config) -> list[Product]:
+    """The products of one update's orthogonalisations by shape; share_flops in FLOPs an update, none for AdamW."""
+    products = []
+    for each in orthogonalizations(config.model.parameter_shapes(), config.optimizer):
+        name, stack = f"Newton-Schulz {each.m} × {each.n}", min(each.matrices, _MEASURED_STACK)
+        products.append(Product(f"{name}, long", stack, each.m, each.m, each.n, each.long_flops))
+        products.append(Product(f"{name}, square", stack, each.m, each.m, each.m, each.square_flops))
+    return products
+
+
+def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
+    """The floors of a configuration from measured rates (profiler/rates.py), with the rates they came from.
+
+    Units: seconds, µs a byte, FLOPs a second, bytes a second.
+    """
+    window = [product for product in rates["products"] if product["phase"] == "window"]
+    update = [product for product in rates["products"] if product["phase"] == "update"]
+    bandwidth = rates["copy_bytes_per_s"]
+    passes = RECOMPUTING_PASSES if config.step.activation_checkpointing else TRAINING_PASSES
+    c1_s = passes * sum(product["share_flops"] / product["flops_per_s"] for product in window)
+    rate_of = {product["name"]: product["flops_per_s"] for product in update}
+    shapes = config.model.parameter_shapes()
+    width = 2 if config.step.precision == "bf16-pure" else 4
+    c0_s = {}
+    for name in OPTIMIZERS:
+        own = replace(config, optimizer=replace(config.optimizer, name=name))
+        products = newton_schulz_products(own)
+        products_s = sum(product.share_flops / rate_of[product.name] for product in products)
+        c0_s[name] = update_bytes(shapes, name, width) / bandwidth + products_s
+    return {
+        "c1_us_per_byte": c1_s * 1e6,
+        "c0_s": c0_s,
+        "accumulation_s": accumulation_bytes(shapes, width) / bandwidth,
+        "forward_flops_per_byte": forward_flops_per_byte(config.model),
+        "best_flops_per_s": max(product["flops_per_s"] for product in rates["products"]),
+        "copy_bytes_per_s": bandwidth,
+        "products": {_shape_name(product): product["flops_per_s"] for product in rates["products"]},
+    }
+
+
+def _shape_name(product: Mapping[str, Any]) -> str:
+    shape = ", ".join(str(product[axis]) for axis in ("m", "k", "n"))
+    return f"{product['name']} ({product['stack']} × [{shape}])"
+
+
+def compare_with_floors(floors: dict[str, Any], fit: Mapping[str, Any]) -> dict[str, Any]:
+    """`floors` with how many times its floor each fitted cost is: c1_times_floor and c0_times_floor."""
+    return {
+        **floors,
+        "c1_times_floor": fit["c1_us_per_byte"] / floors["c1_us_per_byte"],
+        "c0_times_floor": {name: c0_s / floors["c0_s"][name] for name, c0_s in fit["c0_s"].items()},
+    }
+
+
+def describe_floors(floors: Mapping[str, Any], fit: Mapping[str, Any] | None) -> list[str]:
+    """Sentences: each fitted cost beside its floor, or the floors alone where nothing was fitted."""
+    if fit is None or "c1_times_floor" not in floors:
+        least = ", ".join(f"c0 of {name} {c0_s:.3g} s" for name, c0_s in floors["c0_s"].items())
+        return [f"floors: c1 {floors['c1_us_per_byte']:.3g} µs/byte, {least}"]
+    lines = [
+        f"c1 = {floors['c1_times_floor']:.1f} × its floor: {fit['c1_us_per_byte']:.4g} against "
+        f"{floors['c1_us_per_byte']:.3g} µs/byte "
+        f"({floors['forward_flops_per_byte'] / 1e6:.3g} MFLOP a byte forward, "
+        f"best product {floors['best_flops_per_s'] / 1e9:,.0f} GFLOP/s)"
+    ]
+    for name, times in floors["c0_times_floor"].items():
+        lines.append(
+            f"c0 of {name} = {times:.1f} × its floor: {fit['c0_s'][name]:.3g} "
+            f"against {floors['c0_s'][name]:.3g} s (copy {floors['copy_bytes_per_s'] / 1e9:.3g} GB/s)"
+        )
+    return lines
+
+
+def describe_phases(
+    rows: Sequence[Mapping[str, Any]], floors: Mapping[str, Any], c0_s: Mapping[str, float]
+) -> list[str]:
+    """Sentences: where the largest step of each optimizer spends its time; its update beside the fitted c0.
+
+    Accumulation happens inside the compiled window and cannot be timed apart: it is what moving its bytes
+    takes at the copy bandwidth, once a window.
+    """
+    lines = []
+    for name in OPTIMIZERS:
+        own = [row for row in rows if row["optimizer"] == name and row.get("phases")]
+        if not own:
+            continue
+        row = max(own, key=lambda row: row["bytes_per_step"])
+        parts = ", ".join(f"{part} {seconds / row['step_s']:.1%}" for part, seconds in row["phases"].items())
+        windows = row["accum"] * math.ceil(row["chunks"] / min(row["window"], row["chunks"]))
+        share = windows * floors["accumulation_s"] / row["step_s"]
+        lines.append(
+            f"{name}, B {row['batch']} K {row['chunks']} S {row['seq']}: {parts}; "
+            f"of the windows, accumulation about {share:.1%}"
+        )
+        if name in c0_s:
+            update = f"update timed alone {statistics.median(row['update_s'] for row in own):.3g} s"
+            lines.append(f"{name}: {update}, fitted c0 {c0_s[name]:.3g} s")
+    return lines

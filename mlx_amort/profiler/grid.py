@@ -1,0 +1,192 @@
+"""Which configurations a sweep measures, in which order, and what is left out for want of time; no mlx."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from mlx_amort.profiler.points import Point
+
+Value = TypeVar("Value")
+
+# The published scan, B 4 to 48 around B 24, as multiples of the preset's B; the last one looks for the limit.
+_BATCH_FACTORS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2, 4)
+_CHUNK_COUNTS = (1, 2, 4, 8)
+_SCAN_CHUNKS = 2
+_OTHER = {"muon": "adamw", "adamw": "muon"}
+
+# A step before the first measurement is guessed at this many floors.
+_FLOORS_A_STEP = 4.0
+# What a process costs before its first step is settled.
+START_S = 8.0
+# Compiling, settling: steps that are not timed.
+WARM_UP_STEPS = 3
+# The anchor is measured this often, so one measurement may take no more than its share of the budget.
+ANCHOR_VISITS = 3
+_ANCHOR_SHARE = 0.1
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Values given on the command line for what a grid varies; empty: the grid's own, or the base's."""
+
+    batches: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    seqs: tuple[int, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    activation_checkpointing: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One measurement of a sweep; the anchor is one point again, to see whether the machine has changed."""
+
+    point: Point
+    is_anchor: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A configuration that the time budget leaves out, and why."""
+
+    point: Point
+    reason: str
+
+
+def product_grid(base: Point, lists: Lists) -> list[Point]:
+    """Every combination of the given values, the base's where none are given."""
+    combinations = itertools.product(
+        lists.batches or (base.batch,),
+        lists.chunks or (base.chunks,),
+        lists.windows or (base.window,),
+        lists.seqs or (base.seq,),
+        lists.optimizers or (base.optimizer,),
+        lists.precisions or (base.precision,),
+        lists.activation_checkpointing or (base.activation_checkpointing,),
+    )
+    return _unique(
+        Point(batch, chunks, window, base.accum, seq, optimizer, precision, recomputes)
+        for batch, chunks, window, seq, optimizer, precision, recomputes in combinations
+    )
+
+
+def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
+    """The published shape around `base`, the most telling configurations first.
+
+    A batch scan at K = 2, a chunk scan at the base's B, the other optimizer at three sizes, one configuration
+    recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out.
+    """
+    optimizers = lists.optimizers or (base.optimizer, _OTHER[base.optimizer])
+    half = max(patch_stride, base.seq // 2 // patch_stride * patch_stride)
+    seqs = lists.seqs or tuple(_unique((base.seq, half)))
+    recomputing = lists.activation_checkpointing or tuple(_unique((base.activation_checkpointing, True)))
+    windows, precisions = lists.windows or (base.window,), lists.precisions or (base.precision,)
+    scan_chunks = _SCAN_CHUNKS if not lists.chunks or _SCAN_CHUNKS in lists.chunks else lists.chunks[0]
+    center = replace(
+        base,
+        chunks=scan_chunks,
+        window=windows[0],
+        seq=seqs[0],
+        optimizer=optimizers[0],
+        precision=precisions[0],
+        activation_checkpointing=recomputing[0],
+    )
+    batches = lists.batches or tuple(_unique(max(1, round(base.batch * factor)) for factor in _BATCH_FACTORS))
+    counts = lists.chunks or tuple(sorted({*_CHUNK_COUNTS, base.chunks}))
+    batch_scan = [replace(center, batch=batch) for batch in batches]
+    chunk_scan = [replace(center, chunks=chunks) for chunks in counts]
+    longest = max(counts, key=lambda chunks: (chunks <= 2 * scan_chunks, chunks))
+    others = [
+        replace(point, optimizer=optimizer)
+        for optimizer in optimizers[1:]
+        for point in (center, batch_scan[0], replace(center, chunks=longest))
+    ]
+    single = [replace(center, activation_checkpointing=value) for value in recomputing[1:]]
+    single += [replace(center, seq=seq) for seq in seqs[1:]]
+    single += [replace(center, window=window) for window in windows[1:]]
+    single += [replace(center, precision=precision) for precision in precisions[1:]]
+    # The ends of both scans and the other optimizer make a fit; the middle of the scans makes it sure.
+    first = [center, batch_scan[0], replace(center, chunks=longest), *others[:2], chunk_scan[0], *single]
+    return _unique([*first, *others, *_outward(batch_scan), *_outward(chunk_scan)])
+
+
+def _outward(scan: Sequence[Point]) -> list[Point]:
+    """A scan from its cheapest to its dearest: what a budget leaves out is then the dearest."""
+    return sorted(scan, key=lambda point: point.bytes_per_step)
+
+
+def row_seconds(step_s: float, steps: int, start_s: float = START_S) -> float:
+    """What measuring one row takes: the process, the steps that warm it up, and the timed ones."""
+    return start_s + (WARM_UP_STEPS + steps) * step_s
+
+
+def floor_seconds(point: Point, c1_floor_us: float) -> float:
+    """A guess of a step's time before anything was measured."""
+    return _FLOORS_A_STEP * c1_floor_us * 1e-6 * point.bytes_per_step
+
+
+def affordable_base(base: Point, c1_floor_us: float, steps: int, budget_s: float | None) -> Point:
+    """The base with B halved until measuring it, at K = 2, takes no more than its share of the budget."""
+
+    def seconds_of(point: Point) -> float:
+        return row_seconds(floor_seconds(replace(point, chunks=_SCAN_CHUNKS), c1_floor_us), steps)
+
+    return _largest_affordable(base, seconds_of, budget_s)
+
+
+def grown_base(
+    base: Point, wanted: Point, seconds_of: Callable[[Point], float], budget_s: float | None
+) -> Point:
+    """A larger base, towards the wanted one, when the anchor turns out to cost less than was guessed."""
+    grown = _largest_affordable(wanted, seconds_of, budget_s)
+    return grown if grown.batch >= 2 * base.batch else base
+
+
+def _largest_affordable(base: Point, seconds_of: Callable[[Point], float], budget_s: float | None) -> Point:
+    """`base` with B halved until it costs no more than an anchor's share of the budget."""
+    while base.batch > 1 and budget_s is not None and seconds_of(base) > _ANCHOR_SHARE * budget_s:
+        base = replace(base, batch=base.batch // 2)
+    return base
+
+
+def cut_to_budget(
+    points: Iterable[Point], seconds_of: Callable[[Point], float], left_s: float | None
+) -> tuple[list[Point], list[Cut]]:
+    """The points that fit the time left, the first ones first; what does not fit is cut with its cost."""
+    kept: list[Point] = []
+    cuts: list[Cut] = []
+    for point in points:
+        cost_s = seconds_of(point)
+        if left_s is None or cost_s <= left_s:
+            kept.append(point)
+            left_s = None if left_s is None else left_s - cost_s
+        else:
+            left = f"{max(0.0, left_s):.0f} s of the budget left for it"
+            cuts.append(Cut(point, f"about {cost_s:.0f} s to measure, {left}"))
+    return kept, cuts
+
+
+def mixed_order(points: Sequence[Point], anchor: Point) -> list[Visit]:
+    """The points after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
+
+    Mixed, so that a machine which slows down does not pass for a curved law.
+    """
+    rest = [point for point in points if point != anchor]
+    random.Random(_SEED).shuffle(rest)
+    repeats = min(ANCHOR_VISITS - 1, len(rest))
+    visits: list[Visit] = []
+    for part in range(repeats):
+        start, end = len(rest) * part // repeats, len(rest) * (part + 1) // repeats
+        visits += [Visit(point) for point in rest[start:end]]
+        visits.append(Visit(anchor, is_anchor=True))
+    return visits
+
+
+def _unique(values: Iterable[Value]) -> list[Value]:
+    return list(dict.fromkeys(values))

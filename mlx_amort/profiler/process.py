@@ -1,0 +1,146 @@
+"""Starts a worker for one configuration, watches its memory, and turns whatever becomes of it into a row."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_amort.config import Config
+from mlx_amort.config_io import to_dict
+from mlx_amort.profiler.points import Point, rough_peak_bytes
+from mlx_amort.profiler.sizes import format_size
+
+# The guess is good to about this factor: only what is beyond it is refused untried.
+_DOUBT = 2.0
+_POLL_S = 0.05
+_SHARE_OF_MEMORY = 0.9
+_COMMAND = (sys.executable, "-m", "mlx_amort.profiler.worker")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a worker ended: its answer, or why there is none."""
+
+    answer: dict[str, Any] | None
+    exit_status: int
+    is_over_memory: bool
+    errors: str
+
+
+@dataclass(frozen=True)
+class ProcessMeasurer:
+    """Measures points of `base`, each in a fresh process that may use `memory_bytes`."""
+
+    base: Config
+    steps: int
+    memory_bytes: int
+
+    def step(self, point: Point) -> dict[str, Any]:
+        """A row: the point, and its times or why there are none (status "did not fit" or "failed")."""
+        config = point.configure(self.base)
+        guess = rough_peak_bytes(config)
+        if guess > _DOUBT * self.memory_bytes:
+            free = f"{format_size(self.memory_bytes)} may be used"
+            note = f"not tried: it needs about {format_size(guess)} and {free}"
+            return {**point.to_record(), **_without_times("did not fit", note)}
+        started_at = time.perf_counter()
+        outcome = run_worker(
+            {"job": "step", "config": to_dict(config), "steps": self.steps}, self.memory_bytes
+        )
+        wall_s = time.perf_counter() - started_at
+        answer = outcome.answer
+        if answer is None:
+            answer = self._explain(outcome)
+        return {**point.to_record(), **_without_times("failed", ""), **answer, "wall_s": wall_s}
+
+    def rates(self) -> dict[str, Any]:
+        """What the machine can do with the products of `base`."""
+        outcome = run_worker({"job": "rates", "config": to_dict(self.base)}, self.memory_bytes)
+        if outcome.answer is None:
+            raise RuntimeError(f"the floors could not be measured:\n{outcome.errors}")
+        return outcome.answer
+
+    def _explain(self, outcome: Outcome) -> dict[str, Any]:
+        if outcome.is_over_memory:
+            return {
+                "status": "did not fit",
+                "note": f"stopped: it used more than {format_size(self.memory_bytes)}",
+            }
+        if outcome.exit_status == -signal.SIGKILL:
+            return {"status": "did not fit", "note": "killed, as the system does when memory runs out"}
+        last = outcome.errors.strip().splitlines()[-1:] or ["no message"]
+        return {"status": "failed", "note": f"exit status {outcome.exit_status}: {last[0]}"}
+
+
+def _without_times(status: str, note: str) -> dict[str, Any]:
+    return {
+        "step_s": None,
+        "samples_s": [],
+        "peak_bytes": None,
+        "compile_s": None,
+        "status": status,
+        "note": note,
+    }
+
+
+def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
+    """What a worker may use: the limit that was given, else nine tenths of what is free now."""
+    if limit_bytes is not None:
+        return limit_bytes
+    available = machine["memory_bytes"]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            available = min(available, int(line.split()[1]) * 1024)
+    return int(_SHARE_OF_MEMORY * available)
+
+
+def run_worker(request: Mapping[str, Any], memory_bytes: int) -> Outcome:
+    """Run one worker to its end, or to the moment its resident memory passes `memory_bytes`.
+
+    The resident memory is read where the system tells it (Linux); elsewhere MLX's own refusal must do.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
+        assert child.stdin is not None
+        is_over_memory = False
+        try:
+            child.stdin.write(json.dumps(request) + "\n")
+            child.stdin.flush()
+            while child.poll() is None:
+                if _resident_bytes(child.pid) > memory_bytes:
+                    is_over_memory = True
+                    child.kill()
+                time.sleep(_POLL_S)
+        except BrokenPipeError:
+            child.wait()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            child.stdin.close()
+        out.seek(0)
+        errors.seek(0)
+        lines = out.read().splitlines()
+        answer = json.loads(lines[-1]) if child.returncode == 0 and lines else None
+        return Outcome(answer, child.returncode, is_over_memory, errors.read())
+
+
+def _resident_bytes(process_id: int) -> int:
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

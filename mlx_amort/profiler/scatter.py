@@ -1,0 +1,37 @@
+"""Whether a row's samples agree: how wide their middle half is beside their median."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Width of the middle half of the samples over their median, above which the median is not to be trusted.
+LARGEST_SPREAD = 0.2
+
+
+def spread_of(samples_s: Sequence[float]) -> float:
+    """Interquartile range over median; 0 for a single sample."""
+    if len(samples_s) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples_s, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def measure_settled(
+    measure: Callable[[], dict[str, Any]], on_scatter: Callable[[float], None]
+) -> dict[str, Any]:
+    """A row of `measure`, measured once more if its samples scatter; of two that do the steadier, flagged.
+
+    The samples of the row that was not taken are kept as `discarded_samples_s`.
+    """
+    row = measure()
+    if row["step_s"] is None or spread_of(row["samples_s"]) <= LARGEST_SPREAD:
+        return row
+    on_scatter(spread_of(row["samples_s"]))
+    again = measure()
+    if again["step_s"] is None:
+        return again
+    steadier, other = sorted((again, row), key=lambda one: spread_of(one["samples_s"]))
+    status = "scattered" if spread_of(steadier["samples_s"]) > LARGEST_SPREAD else "ok"
+    return {**steadier, "status": status, "discarded_samples_s": other["samples_s"]}

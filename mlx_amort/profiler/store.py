@@ -1,0 +1,64 @@
+"""Where profiles are kept, how they are written, and for which model and machine one holds; no mlx."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlx_amort.config import Config
+
+FILE_NAME = "profile.json"
+# What makes two machines the same for timing; versions and names of the system may differ.
+_MACHINE_KEYS = ("processor", "cores", "backend", "device_name", "blas")
+_OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
+
+
+def profiles_folder() -> Path:
+    """$XDG_CACHE_HOME/mlx-amort/profiles, ~/.cache where that is not set."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "mlx-amort" / "profiles"
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """What a profile does not vary and a step's time depends on: the model but its seq, how it is stepped."""
+    model = dataclasses.asdict(config.model)
+    model.pop("seq")
+    optimizer = {key: getattr(config.optimizer, key) for key in _OPTIMIZER_KEYS}
+    return {**model, "tbptt": config.step.tbptt, **optimizer}
+
+
+def machine_identity(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `describe_machine()` that a step's time depends on."""
+    return {key: machine.get(key) for key in _MACHINE_KEYS}
+
+
+def default_folder(config: Config, machine: Mapping[str, Any]) -> Path:
+    """Where `profile` leaves the profile of a model on a machine, and `train` finds it."""
+    identity = json.dumps([identity_of(config), machine_identity(machine)], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    return profiles_folder() / f"{config.preset or config.model.trunk}-{digest}"
+
+
+def write_record(record: Mapping[str, Any], folder: Path) -> Path:
+    """Write profile.json whole or not at all: a sweep killed meanwhile leaves the file before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    temporary = path.with_suffix(".json.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return path
+
+
+def is_profile_of(record: Mapping[str, Any], config: Config, machine: Mapping[str, Any]) -> bool:
+    """Whether a record was measured with this model on this machine."""
+    return record.get("identity") == identity_of(config) and (
+        machine_identity(record.get("machine") or {}) == machine_identity(machine)
+    )

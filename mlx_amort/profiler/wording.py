@@ -1,0 +1,64 @@
+"""Results of a sweep in words, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlx_amort.profiler.floors import describe_floors, describe_phases
+from mlx_amort.profiler.points import point_of_record
+from mlx_amort.profiler.sizes import format_size
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it: 45 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def describe_row(row: Mapping[str, Any]) -> str:
+    """A row's times, or why there are none."""
+    if row["step_s"] is None:
+        return f"{row['status']} ({row['note']})" if row.get("note") else str(row["status"])
+    samples = row["samples_s"]
+    spread = f"median of {len(samples)}, {min(samples):.4g} to {max(samples):.4g}"
+    peak = "" if row["peak_bytes"] is None else f", peak {format_size(row['peak_bytes'])}"
+    flag = "" if row["status"] == "ok" else f", {row['status']}"
+    return (
+        f"{row['step_s']:.4g} s ({spread}), {row['bytes_per_step'] / row['step_s']:,.0f} bytes/s{peak}{flag}"
+    )
+
+
+def describe_held_out(entry: Mapping[str, Any]) -> str:
+    """A prediction and, once there is one, its measurement."""
+    told = f"held out {point_of_record(entry).label}: predicted {entry['predicted_s']:.4g} s"
+    if "status" not in entry:
+        return told
+    if entry["measured_s"] is None:
+        return f"{told}, {entry['note'] or entry['status']}"
+    flag = "" if entry["status"] == "ok" else f", {entry['status']}"
+    return f"{told}, measured {entry['measured_s']:.4g} s, error {100 * entry['relative_error']:+.1f} %{flag}"
+
+
+def describe_outcome(record: Mapping[str, Any]) -> list[str]:
+    """What a complete sweep found beside rows and fit: floors, where a step goes, held out, drift, cuts."""
+    fit = record["fit"]
+    lines = describe_floors(record["floors"], fit)
+    lines += describe_phases(record["rows"], record["floors"], fit["c0_s"] if fit else {})
+    lines += [describe_held_out(entry) for entry in record["held_out"]]
+    drift = record.get("drift")
+    if drift:
+        lines.append(
+            f"anchor measured {drift['visits']} times: last to first {100 * drift['last_to_first']:+.1f} %, "
+            f"slowest to fastest {100 * drift['spread']:+.1f} %"
+        )
+    cuts = record["plan"]["cut"] if record["plan"] else []
+    if cuts:
+        lines.append(f"left out for time: {', '.join(point_of_record(cut).label for cut in cuts)}")
+    if fit is None:
+        lines.append(f"no fit: {record['fit_refused']}")
+    return lines

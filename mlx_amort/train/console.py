@@ -1,0 +1,185 @@
+"""What a run prints: a header, one line that moves (plain lines where there is no terminal), a summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from mlx_amort.train.header import header_lines
+from mlx_amort.train.metrics import Row
+from mlx_amort.train.opening import Run
+from mlx_amort.train.summary import Summary
+from mlx_amort.train.wording import as_duration, as_size
+
+SECONDS_BETWEEN_LINES = 5.0
+RECENT_STEPS = 16
+SAMPLE_LINES = 6
+_TO_LINE_START, _CLEAR_TO_END = "\r", "\x1b[K"
+
+
+class Console:
+    """Prints progress to one stream and the outcome to another.
+
+    quiet: of progress only what went wrong. json: the outcome is one JSON object.
+    """
+
+    def __init__(
+        self, progress: TextIO, outcome: TextIO, is_quiet: bool = False, as_json: bool = False
+    ) -> None:
+        self._stream = progress
+        self._outcome = outcome
+        self._is_quiet = is_quiet
+        self._as_json = as_json
+        self._is_terminal = progress.isatty()
+        self._printed_at = -math.inf
+        self._waiting: str | None = None
+        self._recent: deque[Row] = deque(maxlen=RECENT_STEPS)
+        self._last_step = 0
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._line(text)
+
+    def header(self, run: Run, last_step: int) -> None:
+        """Say what was resolved, and that the first step takes longer than the others."""
+        self._last_step = last_step
+        for line in header_lines(run):
+            self._line(line)
+        if run.state.step < last_step:
+            self._printed_at = -math.inf
+            self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
+            self._printed_at = -math.inf
+
+    def step(self, row: Row) -> None:
+        """Show a step that was taken."""
+        self._recent.append(row)
+        self.progress(step_line(self._recent, self._last_step))
+
+    def steps_ended(self) -> None:
+        """Leave the line of the last step standing."""
+        if self._waiting is not None:
+            self._line(self._waiting)
+
+    def progress(self, text: str) -> None:
+        """Show how far something is: at once on a terminal, else at most every few seconds."""
+        if self._is_quiet:
+            return
+        self._waiting = text
+        if self._is_terminal:
+            shown = text[: shutil.get_terminal_size().columns - 1]
+            print(f"{_TO_LINE_START}{shown}{_CLEAR_TO_END}", end="", file=self._stream, flush=True)
+        elif time.monotonic() - self._printed_at >= SECONDS_BETWEEN_LINES:
+            self._line(text)
+
+    def validated(self, row: Row, held_out: int) -> None:
+        """Report a validation."""
+        part = "all" if row["whole"] else "the first"
+        bits = "not finite" if row["val_bits"] is None else f"{row['val_bits']:.4f} bits per byte"
+        of = "" if row["whole"] else f" of {held_out:,}"
+        self._line(
+            f"step {row['step']:,}  validation {bits} over {part} {row['val_bytes']:,} held-out bytes{of}"
+        )
+
+    def refused(self, row: Row) -> None:
+        """Report a step that was not applied."""
+        what = "loss" if row["loss_bits"] is None else "gradient"
+        self.note(f"step {row['step']:,} not applied: its {what} is not finite; weights are as before")
+
+    def note(self, text: str) -> None:
+        """Say something that matters even to who asked for quiet."""
+        self._line(text, is_important=True)
+
+    def summary(self, summary: Summary) -> None:
+        """Print the outcome."""
+        self._end_moving_line()
+        if self._as_json:
+            print(json.dumps(dataclasses.asdict(summary), indent=2), file=self._outcome, flush=True)
+        else:
+            print("\n".join(summary_lines(summary)), file=self._outcome, flush=True)
+
+    def _line(self, text: str, is_important: bool = False) -> None:
+        if self._is_quiet and not is_important:
+            return
+        self._end_moving_line()
+        print(text, file=self._stream, flush=True)
+        self._printed_at = time.monotonic()
+
+    def _end_moving_line(self) -> None:
+        if self._waiting is not None and self._is_terminal:
+            print(f"{_TO_LINE_START}{_CLEAR_TO_END}", end="", file=self._stream, flush=True)
+        self._waiting = None
+
+
+def step_line(recent: Sequence[Row], last_step: int) -> str:
+    """One step's line: bits per byte are the mean of the recent steps, the rate that of their median."""
+    row = recent[-1]
+    finite = [earlier["loss_bits"] for earlier in recent if earlier["loss_bits"] is not None]
+    bits = f"{statistics.fmean(finite):.3f}" if finite else "not finite"
+    step_s = statistics.median(earlier["step_s"] for earlier in recent)
+    rate = row["bytes"] / row["step"] / step_s
+    left = as_duration((last_step - row["step"]) * step_s)
+    return (
+        f"step {row['step']:,}/{last_step:,}  {bits} bits per byte  {rate:,.0f} bytes/s  {left} left  "
+        f"peak {as_size(row['peak_bytes'])}"
+    )
+
+
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """The outcome in a few lines."""
+    yield ""
+    yield f"{_ENDINGS[summary.ending]} at step {summary.step:,} of {summary.total_steps:,} ({summary.bytes:,} bytes)"
+    if summary.val_bits is not None:
+        part = "the validation part" if summary.val_is_whole else f"{summary.val_bytes:,} held-out bytes"
+        yield f"  quality     {summary.val_bits:.4f} bits per byte over {part}"
+        yield f"  zlib -9     {summary.zlib_bits:.4f} bits per byte, compressing the validation part (at most 4 MiB)"
+    if summary.train_bits is not None:
+        yield f"  training    {summary.train_bits:.4f} bits per byte, mean of the last steps"
+    if summary.bytes_per_s is not None and summary.peak_bytes is not None:
+        rate = f"{summary.bytes_per_s:,.0f} bytes/s, {as_duration(summary.train_s)} in all"
+        yield f"  speed       {rate}, peak memory {as_size(summary.peak_bytes)}"
+    if summary.refused_steps:
+        yield f"  not applied {summary.refused_steps:,} steps that were not finite"
+    if summary.sample is not None:
+        yield "  sample"
+        yield from (f"    {line}" for line in printable_lines(summary.sample)[:SAMPLE_LINES])
+    named = {"sample": summary.sample_file, "plot": summary.plot, "checkpoint": summary.checkpoint}
+    yield from (f"  {what:<11} {path}" for what, path in named.items() if path is not None)
+    yield from _what_next(summary)
+
+
+_ENDINGS = {
+    "complete": "done",
+    "stopped": "stopped as asked",
+    "interrupted": "interrupted and saved",
+    "diverged": "diverged: three steps in a row were not finite",
+}
+
+
+def _what_next(summary: Summary) -> Iterator[str]:
+    if summary.ending == "diverged":
+        good = (
+            f"the last good checkpoint is {summary.checkpoint}"
+            if summary.checkpoint
+            else "none was saved yet"
+        )
+        yield f"  {good}; try again with a lower --lr, or --resume {summary.run} --lr RATE"
+    elif summary.step < summary.total_steps:
+        yield f"  go on       mlx-amort train --resume {summary.run}"
+    else:
+        yield f"  generate    mlx-amort generate {summary.run} --prompt TEXT --bytes 500"
+        yield f"  longer      mlx-amort train --resume {summary.run} --steps {2 * summary.total_steps}"
+
+
+def printable_lines(text: str) -> list[str]:
+    """The lines of a text, with nothing in them that could drive a terminal."""
+    return [
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+        for line in text.split("\n")
+    ]

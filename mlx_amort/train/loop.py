@@ -1,0 +1,95 @@
+"""The training loop: one function that reads as a story, and the few verbs that tell it."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import mlx.core as mx
+
+from mlx_amort.data.stream import PrefetchedStream
+from mlx_amort.optim.schedules import learning_rate
+from mlx_amort.train import checkpoint
+from mlx_amort.train.console import Console
+from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.train.metrics import Row, finite_or_none
+from mlx_amort.train.opening import Run
+from mlx_amort.train.results import Results
+from mlx_amort.train.step import TrainingStep
+from mlx_amort.train.summary import Ending, Summary
+
+REFUSED_STEPS = 3
+"""So many steps in a row without a finite loss and gradient, and the run has diverged."""
+
+
+def train(run: Run, console: Console, interrupt: Interrupt, stop_after: int | None = None) -> Summary:
+    """Take the steps that are left, or those up to number `stop_after`; leave checkpoints, log, plot and sample.
+
+    A step that is not finite changes nothing and is reported. Nothing is saved between it and the next good one:
+    the weights may be finite and lost all the same. Three in a row end the run.
+    """
+    config, state, log = run.config, run.state, run.log
+    last_step = min(config.total_steps, stop_after or config.total_steps)
+    step = TrainingStep(run.model, config.step, config.optimizer)
+    results = Results(run, console, interrupt)
+    has_diverged = False
+
+    console.header(run, last_step)
+    with PrefetchedStream(run.stream) as stream:
+        while state.step < last_step and not has_diverged and not interrupt.is_set:
+            row = timed_step(run, step, stream)
+            log.append(row)
+            console.step(row)
+            if not row["applied"]:
+                console.refused(row)
+                has_diverged = log.refused_in_a_row >= REFUSED_STEPS
+                continue
+            if is_due(state.step, config.run.eval_every, last_step):
+                results.validate()
+                results.draw_now_and_then()
+            if is_due(state.step, config.run.save_every, last_step):
+                checkpoint.save(run.folder.path, state, config)
+
+    console.steps_ended()
+    if not has_diverged:
+        checkpoint.save(run.folder.path, state, config)
+    ending = how_it_ended(run, has_diverged, interrupt)
+    if ending == "complete":
+        results.validate_whole()
+        results.write_sample()
+        ending = how_it_ended(run, has_diverged, interrupt)
+    results.draw()
+    return results.summarize(ending)
+
+
+def timed_step(run: Run, step: TrainingStep, stream: PrefetchedStream) -> Row:
+    """Take one step of the run; what it did, how long it took with waiting for its data, and its peak memory."""
+    mx.reset_peak_memory()
+    started_at = time.perf_counter()
+    rate = learning_rate(run.state.step, run.config.total_steps, run.config.schedule)
+    result = step(run.state, stream.batch(run.state.step), rate)
+    step_s = time.perf_counter() - started_at
+    return {
+        "step": run.state.step,
+        "bytes": run.state.step * run.config.bytes_per_step,
+        "loss_bits": finite_or_none(result.loss_nats / math.log(2)),
+        "grad_norm": finite_or_none(result.gradient_norm),
+        "lr": rate,
+        "step_s": round(step_s, 6),
+        "peak_bytes": mx.get_peak_memory(),
+        "applied": result.is_finite,
+    }
+
+
+def is_due(step: int, every: int | None, last_step: int) -> bool:
+    """Whether something done every so many steps is done after this one; the last step has its own ending."""
+    return every is not None and step % every == 0 and step < last_step
+
+
+def how_it_ended(run: Run, has_diverged: bool, interrupt: Interrupt) -> Ending:
+    """Why no further step is taken."""
+    if has_diverged:
+        return "diverged"
+    if interrupt.is_set:
+        return "interrupted"
+    return "complete" if run.state.step >= run.config.total_steps else "stopped"

@@ -1,0 +1,150 @@
+"""What a run shows for itself: validations, the plot, the sample, the summary."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from mlx_amort.data.validation import validation_targets
+from mlx_amort.errors import UserError
+from mlx_amort.evaluate import evaluate
+from mlx_amort.generate import sample
+from mlx_amort.train.checkpoint import complete_checkpoints
+from mlx_amort.train.console import Console
+from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.train.metrics import Row, finite_or_none
+from mlx_amort.train.opening import Run
+from mlx_amort.train.summary import Ending, Summary
+
+CAP_STEPS = 8
+"""A validation during training reads about as many bytes as so many steps train on, in about three steps' time."""
+SECONDS_BETWEEN_PLOTS = 30.0
+SAMPLE_TEMPERATURE = 0.8
+LAST_STEPS = 20
+
+
+class _Interrupted(Exception):
+    """Carries an interrupt out of a validation under way."""
+
+
+class Results:
+    """Validates, draws and samples for one run, and remembers what came of it."""
+
+    def __init__(self, run: Run, console: Console, interrupt: Interrupt) -> None:
+        self.run = run
+        self.console = console
+        self.interrupt = interrupt
+        self.validation: Row | None = None
+        self.sample: bytes | None = None
+        self._drawn_at = time.monotonic()
+
+    def validate(self) -> None:
+        """Log bits per byte over the leading part of what is held out, as much as `CAP_STEPS` steps train on."""
+        self._validate(CAP_STEPS * self.run.config.bytes_per_step)
+
+    def validate_whole(self) -> None:
+        """Log bits per byte over all that is held out, or over as much of it as the run itself has trained on.
+
+        A few steps of a large model would else be followed by hours of validation. A figure of the same state that
+        is already in the log stands.
+        """
+        self.validation = self.run.log.whole_validation(self.run.state.step)
+        if self.validation is None:
+            self._validate(max(CAP_STEPS, self.run.state.step) * self.run.config.bytes_per_step)
+
+    def write_sample(self) -> None:
+        """Let the model go on from `run.sample_prompt`, into sample.txt; say so when it cannot."""
+        run, settings = self.run, self.run.config.run
+        if self.interrupt.is_set or settings.sample_bytes == 0:
+            return
+        prompt = settings.sample_prompt.encode()
+        written = bytearray(prompt)
+        try:
+            bytes_drawn = sample(
+                run.model,
+                run.state.weights,
+                prompt,
+                settings.sample_bytes,
+                SAMPLE_TEMPERATURE,
+                0,
+                settings.seed,
+            )
+            for count, byte in enumerate(bytes_drawn, start=1):
+                written.append(byte)
+                self.console.progress(f"sample  {count:,} of {settings.sample_bytes:,} bytes")
+                if self.interrupt.is_set:
+                    break
+        except UserError as error:
+            self.console.note(f"no sample: {error}")
+            return
+        run.folder.sample.write_bytes(written)
+        self.sample = bytes(written)
+
+    def draw(self) -> None:
+        """Draw loss and rate from the log."""
+        # Loading matplotlib takes longer than many steps of a small model.
+        from mlx_amort.plots import loss_and_rate
+
+        if self.run.log.steps:
+            loss_and_rate(self.run.log.rows, self.run.folder.plot, zlib_bits=self.run.zlib_bits)
+        self._drawn_at = time.monotonic()
+
+    def draw_now_and_then(self) -> None:
+        """Draw when the last picture is old enough for drawing not to slow the run."""
+        if time.monotonic() - self._drawn_at > SECONDS_BETWEEN_PLOTS:
+            self.draw()
+
+    def summarize(self, ending: Ending) -> Summary:
+        """Add up what the run has logged and saved."""
+        run, steps = self.run, self.run.log.steps
+        exit_codes = {"complete": 0, "stopped": 0, "diverged": 1}
+        applied = [row["loss_bits"] for row in steps if row["applied"]][-LAST_STEPS:]
+        median_s = statistics.median(row["step_s"] for row in steps) if steps else None
+        validation = self.validation or {"val_bits": None, "val_bytes": None, "whole": False}
+        saved = complete_checkpoints(run.folder.path)
+        return Summary(
+            ending=ending,
+            exit_code=self.interrupt.exit_code if ending == "interrupted" else exit_codes[ending],
+            run=str(run.folder.path),
+            preset=run.config.preset,
+            parameters=run.config.model.parameters,
+            step=run.state.step,
+            total_steps=run.config.total_steps,
+            bytes=run.state.step * run.config.bytes_per_step,
+            train_bits=statistics.fmean(applied) if applied else None,
+            val_bits=validation["val_bits"],
+            val_bytes=validation["val_bytes"],
+            val_is_whole=validation["whole"],
+            zlib_bits=run.zlib_bits,
+            bytes_per_s=run.config.bytes_per_step / median_s if median_s else None,
+            train_s=sum(row["step_s"] for row in steps),
+            peak_bytes=max((row["peak_bytes"] for row in steps), default=None),
+            refused_steps=sum(not row["applied"] for row in steps),
+            checkpoint=str(saved[-1]) if saved else None,
+            plot=str(run.folder.plot) if run.folder.plot.exists() else None,
+            sample_file=str(run.folder.sample) if self.sample is not None else None,
+            sample=self.sample.decode("utf-8", errors="replace") if self.sample is not None else None,
+        )
+
+    def _validate(self, max_bytes: int) -> None:
+        run = self.run
+        try:
+            found = evaluate(
+                run.model, run.state.weights, run.corpora, max_bytes=max_bytes, progress=self._progress
+            )
+        except _Interrupted:
+            return
+        self.validation = {
+            "step": run.state.step,
+            "bytes": run.state.step * run.config.bytes_per_step,
+            "val_bits": finite_or_none(found.bits_per_byte),
+            "val_bytes": found.bytes,
+            "whole": found.is_whole,
+        }
+        run.log.append(self.validation)
+        self.console.validated(self.validation, validation_targets(run.corpora))
+
+    def _progress(self, done: int, total: int) -> None:
+        if self.interrupt.is_set:
+            raise _Interrupted
+        self.console.progress(f"validation  {done:,} of {total:,} chunks")

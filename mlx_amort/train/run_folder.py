@@ -1,0 +1,114 @@
+"""A run's folder: what stands where, and how a new one is made.
+
+RUN/config.yaml      the resolved configuration
+    run.json         versions, machine, command, corpora, when it started and was resumed
+    metrics.jsonl    a row a step and a row a validation
+    checkpoints/     the newest states
+    plots/           loss_and_rate.png
+    sample.txt       what the model writes at the end
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mlx_amort.config import Config
+from mlx_amort.config_io import dump, load
+from mlx_amort.errors import UserError
+from mlx_amort.train.files import write_whole
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def record(self) -> Path:
+        """Where, with what and when the run was made."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The log of steps and validations."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def plot(self) -> Path:
+        """Loss and rate over bytes seen."""
+        return self.path / "plots" / "loss_and_rate.png"
+
+    @property
+    def sample(self) -> Path:
+        """What the model wrote at the end."""
+        return self.path / "sample.txt"
+
+    def read_config(self) -> Config:
+        """The run's configuration. Raises: UserError where this is no run's folder."""
+        self._check_is_run()
+        return load(self.config)
+
+    def read_record(self) -> dict[str, Any]:
+        """The run's record. Raises: UserError when it cannot be read."""
+        self._check_is_run()
+        try:
+            return dict(json.loads(self.record.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(str(self.record), "cannot be read as a run's record", "restore it") from error
+
+    def write(self, config: Config, record: dict[str, Any]) -> None:
+        """Write configuration and record, each in one go."""
+        write_whole(self.config, dump(config))
+        write_whole(self.record, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+    def _check_is_run(self) -> None:
+        if not self.config.is_file():
+            why = "is not the folder of a run" if self.path.exists() else "no such folder"
+            raise UserError(f"run {self.path}", why, f"name a folder that holds {self.config.name}")
+
+
+def create(out: Path | None, name: str) -> RunFolder:
+    """Make the folder of a new run: `out`, or runs/NAME-TIME with a name that nothing bears yet.
+
+    Raises: UserError when `out` already holds a run or cannot be made.
+    """
+    if out is None:
+        out = _unused(name)
+    folder = RunFolder(out)
+    if any(path.exists() for path in (folder.config, folder.record, folder.metrics, out / "checkpoints")):
+        raise UserError(f"--out {out}", "already holds a run", f"go on with --resume {out}, or name another")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--out {out}", f"cannot be made ({error.strerror})", "name another folder"
+        ) from error
+    return folder
+
+
+def _unused(name: str) -> Path:
+    stem = f"{name}-{datetime.now(timezone.utc).astimezone():%Y%m%d-%H%M%S}"
+    for number in count(1):
+        path = RUNS / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            # Making it is the only test of a name that two starting at once cannot both pass.
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(str(path), f"cannot be made ({error.strerror})", "name one with --out") from error
+        return path
+    raise AssertionError("count() ends nowhere")

@@ -1,0 +1,43 @@
+"""FLOPs and bytes of an update against hand counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mlx_amort.config import OptimizerConfig
+from mlx_amort.config_io import resolve
+from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
+
+BIG = resolve(preset="veritate_200m").model.parameter_shapes()
+PARAMETERS = 270_510_336
+
+
+def flops(overrides: list[str], config: OptimizerConfig) -> float:
+    found = orthogonalizations(resolve(overrides=overrides).model.parameter_shapes(), config)
+    return sum(each.long_flops + each.square_flops for each in found)
+
+
+def test_newton_schulz_takes_the_cheaper_form_of_each_shape() -> None:
+    shape = ["model.trunk=dense", "model.layers=2", "model.hidden=64", "model.ffn=256"]
+    m, config = 64, OptimizerConfig()
+    gram = 2 * (4 * m * m * 3 * m + 34 * m**3) + 4 * (4 * m * m * 4 * m + 34 * m**3)
+    square = 2 * (20 * m**3 + 10 * m**3)
+    assert flops(shape, config) == gram + square
+    standard = 2 * (20 * m * m * 3 * m + 10 * m**3) + 4 * (20 * m * m * 4 * m + 10 * m**3)
+    assert flops(shape, replace(config, muon_dtype="bfloat16")) == standard + square
+    assert flops(shape, replace(config, name="adamw")) == 0
+
+
+def test_the_published_model_by_hand() -> None:
+    # In units of 1024³: a recurrent block's qkv 46, gate and proj 30, up and down 50; a local block has no gate.
+    units = 16 * (46 + 30 + 30 + 50 + 50) + 4 * (46 + 30 + 50 + 50)
+    found = orthogonalizations(BIG, OptimizerConfig())
+    blocks = sum(each.long_flops + each.square_flops for each in found if each.m == 1024)
+    assert blocks == units * 1024**3
+
+
+def test_bytes_of_an_update_and_of_an_accumulation() -> None:
+    assert update_bytes(BIG, "adamw", 4) == 28 * PARAMETERS
+    assert update_bytes(BIG, "adamw", 2) == 14 * PARAMETERS
+    assert 20 * PARAMETERS < update_bytes(BIG, "muon", 4) < 20.1 * PARAMETERS
+    assert accumulation_bytes(BIG, 4) == 12 * PARAMETERS

@@ -1,0 +1,241 @@
+"""The fit: the published known answer, honest intervals, and that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_amort.errors import UserError
+from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.rows import Row, read_rows
+
+GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
+SHAPES = [(4, 2), (8, 2), (16, 2), (32, 2), (24, 1), (24, 4), (48, 4)]
+Law = Callable[[float, int, int], float]
+
+
+def made_rows(
+    law: Law, noise: float = 0.0, seed: int = 0, shapes: list[tuple[int, int]] = SHAPES
+) -> list[Row]:
+    """Rows at S = 1024 whose time is law(bytes, batch, chunks) with relative Gaussian noise."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for batch, chunks in shapes:
+        step_s = law(batch * chunks * 1024, batch, chunks) * (1 + noise * random.normal())
+        rows.append(Row(batch, chunks, 1024, "muon", step_s))
+    return rows
+
+
+def affine(size: float, batch: int, chunks: int) -> float:
+    return 1.6 + 54e-6 * size
+
+
+def test_published_grid_has_the_known_answer() -> None:
+    fit = fit_rows(read_rows(GRID))
+    assert fit.c0_s["muon"] == pytest.approx(1.6568, abs=5e-5)
+    assert fit.c1_s_per_byte * 1e6 == pytest.approx(53.147, abs=5e-4)
+    assert fit.ceiling_bytes_per_s == pytest.approx(18_816, abs=0.5)
+    assert fit.max_relative_error == pytest.approx(0.0182, abs=5e-5)
+    assert fit.law == "affine"
+    assert fit.chunk_cost_s == 0
+
+
+def test_a_lone_adamw_row_has_its_own_c0_and_moves_nothing() -> None:
+    rows = read_rows(GRID)
+    both, muon_only = fit_rows(rows), fit_rows([row for row in rows if row.optimizer == "muon"])
+    assert both.c1_s_per_byte == pytest.approx(muon_only.c1_s_per_byte, rel=1e-12)
+    assert both.c0_s["adamw"] == pytest.approx(5.986 - both.c1_s_per_byte * 98_304)
+    (alone,) = [point for point in both.points if point.row.optimizer == "adamw"]
+    assert alone.leave_one_out_error is None
+    assert any("adamw has one point" in warning for warning in both.warnings)
+
+
+def test_rows_of_another_setting_are_kept_out_and_named() -> None:
+    kept_out = {row.label: reason for row, reason in fit_rows(read_rows(GRID)).kept_out}
+    assert kept_out == {
+        "B 24 K 2 S 1024 muon checkpointed": "activation checkpointing is on",
+        "B 24 K 4 S 512 muon": "seq is 512, not 1024",
+    }
+
+
+def test_precision_window_and_status_are_kept_apart_too() -> None:
+    rows = [replace(row, precision="bf16", window=2) for row in made_rows(affine)]
+    odd = [
+        replace(rows[0], precision="fp32"),
+        replace(rows[5], window=4),
+        replace(rows[0], status="scattered"),
+        replace(rows[0], status="did not fit", step_s=None),
+    ]
+    # Windows longer than the chunks are the same step: the row with K = 1 stays.
+    rows[4] = replace(rows[4], window=1)
+    fit = fit_rows([*odd, *rows])
+    assert len(fit.points) == len(rows)
+    assert [reason for _, reason in fit.kept_out] == [
+        "precision is fp32, not bf16",
+        "window is 4, not 2",
+        "status is 'scattered'",
+        "status is 'did not fit'",
+    ]
+
+
+def test_left_out_errors_are_those_of_fits_without_the_point() -> None:
+    rows = [row for row in read_rows(GRID) if row.optimizer == "muon"]
+    fit = fit_rows(rows)
+    for point in fit.points:
+        without = fit_rows([row for row in rows if row is not point.row])
+        predicted_s = without.predict_s("muon", point.row.bytes_per_step, point.row.chunks)
+        assert point.row.step_s is not None
+        assert point.leave_one_out_error == pytest.approx(predicted_s / point.row.step_s - 1)
+
+
+def test_repeats_of_an_anchor_are_left_out_together() -> None:
+    rows = made_rows(affine, noise=0.01)
+    repeated = [*rows, replace(rows[6], step_s=(rows[6].step_s or 0) * 1.001)]
+    first = fit_rows(rows).points[6].leave_one_out_error
+    assert fit_rows(repeated).points[6].leave_one_out_error == pytest.approx(first)
+
+
+@settings(max_examples=25, deadline=None)
+@given(c0=st.floats(0.01, 5), c1=st.floats(1e-7, 1e-3), chunk=st.sampled_from([0.0, 0.2]))
+def test_an_exact_law_is_recovered(c0: float, c1: float, chunk: float) -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: c0 + c1 * size + chunk * chunks))
+    assert not fit.is_rejected
+    for point in fit.points:
+        assert point.predicted_s == pytest.approx(point.row.step_s, rel=1e-4)
+    if chunk == 0:
+        assert fit.c0_s["muon"] == pytest.approx(c0, rel=1e-6)
+        assert fit.c1_s_per_byte == pytest.approx(c1, rel=1e-6)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    covered = np.zeros(2)
+    draws = 300
+    for seed in range(draws):
+        fit = fit_rows(made_rows(affine, noise=0.02, seed=seed))
+        low, high = fit.c1_interval_s_per_byte
+        covered += [low <= 54e-6 <= high, fit.c0_interval_s["muon"][0] <= 1.6 <= fit.c0_interval_s["muon"][1]]
+    assert np.all(covered / draws >= 0.90)
+    assert np.all(covered / draws <= 0.99)
+
+
+def laws_of(law: Law, noise: float) -> list[Fit]:
+    return [fit_rows(made_rows(law, noise, seed)) for seed in range(40)]
+
+
+def test_noise_alone_asks_for_nothing() -> None:
+    assert sum(fit.law != "affine" for fit in laws_of(affine, 0.03)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("law", "phrase"),
+    [
+        (lambda size, batch, chunks: 1.6 + 40e-6 * size + 2e-10 * size**2, "T² term"),
+        (lambda size, batch, chunks: 0.02 * size**0.5, "The law is rejected"),
+        (lambda size, batch, chunks: 1.6 + 40e-6 * size + 0.05 * batch, "B alone"),
+    ],
+)
+def test_a_law_that_is_no_line_is_rejected(law: Law, phrase: str) -> None:
+    fits = laws_of(law, 0.01)
+    assert all(fit.is_rejected for fit in fits)
+    assert all(phrase in fit.verdict for fit in fits)
+
+
+def test_a_cost_per_chunk_is_found_reported_and_used() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: 1.6 + 50e-6 * size + 0.3 * chunks, noise=0.005))
+    assert fit.law == "affine with a cost per chunk"
+    assert fit.chunk_cost_s == pytest.approx(0.3, rel=0.1)
+    assert fit.predict_s("muon", 98_304, 4) == pytest.approx(1.6 + 50e-6 * 98_304 + 1.2, rel=0.01)
+    assert fit.to_record()["third_term"]["s"] == fit.chunk_cost_s
+
+
+def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
+    rows = []
+    for accum, batch, chunks in [
+        (1, 4, 1),
+        (1, 4, 2),
+        (1, 4, 4),
+        (2, 4, 2),
+        (4, 4, 1),
+        (1, 16, 1),
+        (1, 32, 2),
+        (2, 16, 2),
+    ]:
+        size = accum * batch * chunks * 1024
+        step_s = 1.0 + 20e-6 * size + 0.2 * accum * chunks
+        rows.append(Row(batch, chunks, 1024, "muon", step_s, accum=accum))
+    fit = fit_rows(rows)
+    assert fit.chunk_cost_s == pytest.approx(0.2)
+    assert fit.max_relative_error < 1e-9
+
+
+def test_a_line_that_misses_everything_is_rejected() -> None:
+    fit = fit_rows(made_rows(affine, noise=0.4, seed=3))
+    assert fit.is_rejected
+
+
+def test_three_points_at_one_size_are_refused() -> None:
+    rows = [Row(batch, chunks, 1024, "muon", 2.0) for batch, chunks in [(4, 4), (8, 2), (16, 1)]]
+    with pytest.raises(UserError, match="same 16,384 bytes a step"):
+        fit_rows(rows)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(4, 2)], "too few"),
+        ([(4, 2), (8, 2)], "too few"),
+        ([(4, 2), (8, 2), (8, 2), (4, 2)], "too few different"),
+        ([(100, 1), (105, 1), (110, 1)], "factor of 1.10"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(shapes: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        fit_rows(made_rows(affine, shapes=shapes))
+
+
+def test_no_measured_row_is_refused() -> None:
+    with pytest.raises(UserError, match="no row"):
+        fit_rows([replace(row, status="did not fit") for row in made_rows(affine)])
+
+
+def test_impossible_coefficients_are_said() -> None:
+    negative_c0 = fit_rows(made_rows(lambda size, batch, chunks: -0.05 + 54e-6 * size))
+    assert any("c0 of muon is negative" in warning for warning in negative_c0.warnings)
+    negative_c1 = fit_rows(made_rows(lambda size, batch, chunks: 20 - 54e-6 * size))
+    assert negative_c1.is_rejected
+    assert "c1 is -54" in negative_c1.verdict
+    assert negative_c1.ceiling_bytes_per_s is None
+
+
+def test_a_spoiled_point_is_named() -> None:
+    rows = made_rows(affine, noise=0.003)
+    rows[3] = replace(rows[3], step_s=(rows[3].step_s or 0) * 1.12)
+    assert any("B 32 K 2 S 1024 muon took" in warning for warning in fit_rows(rows).warnings)
+
+
+def test_an_optimizer_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(UserError, match="was not measured"):
+        fit_rows(made_rows(affine)).predict_s("sgd", 1000, 1)
+
+
+def test_json_has_the_keys_others_read() -> None:
+    record = fit_rows(read_rows(GRID)).to_record()
+    assert {
+        "c1_us_per_byte",
+        "c0_s",
+        "ceiling_bytes_per_s",
+        "max_relative_error",
+        "leave_one_out_error",
+        "intervals",
+        "points",
+        "third_term",
+        "verdict",
+        "kept_out",
+    } <= set(record)
+    assert set(record["intervals"]["c0_s"]) == {"muon", "adamw"}

@@ -1,0 +1,78 @@
+"""Which points a grid has, and what its lists change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mlx_amort.config_io import resolve
+from mlx_amort.profiler.grid import Lists, affordable_base, cut_to_budget, default_grid, product_grid
+from mlx_amort.profiler.points import point_of, point_of_record, rough_peak_bytes
+
+BIG = resolve(preset="veritate_200m")
+BASE = point_of(BIG)
+
+
+def test_the_published_grid_is_in_the_default_one() -> None:
+    points = {
+        (p.batch, p.chunks, p.seq, p.optimizer, p.activation_checkpointing)
+        for p in default_grid(BASE, Lists(), 4)
+    }
+    for batch in (4, 8, 12, 16, 24, 32, 48):
+        assert (batch, 2, 1024, "muon", False) in points
+    for chunks in (1, 2, 4, 8):
+        assert (24, chunks, 1024, "muon", False) in points
+    assert (24, 4, 1024, "adamw", False) in points
+    assert (24, 2, 1024, "muon", True) in points
+    assert (24, 2, 512, "muon", False) in points
+
+
+def test_lists_replace_scans_and_leave_kinds_out() -> None:
+    lists = Lists(
+        batches=(2, 6), chunks=(2, 3), optimizers=("adamw",), seqs=(256,), activation_checkpointing=(False,)
+    )
+    points = default_grid(BASE, lists, 4)
+    assert {p.batch for p in points if p.chunks == 2} == {2, 6, 24}
+    assert {p.chunks for p in points if p.batch == 24} == {2, 3}
+    assert {(p.optimizer, p.seq, p.activation_checkpointing) for p in points} == {("adamw", 256, False)}
+
+
+def test_a_product_has_every_combination_once() -> None:
+    lists = Lists(batches=(4, 8), chunks=(1, 2, 4), optimizers=("muon", "adamw"))
+    points = product_grid(BASE, lists)
+    assert len(points) == len(set(points)) == 12
+    assert {p.precision for p in points} == {"bf16"}
+    assert product_grid(BASE, Lists()) == [BASE]
+
+
+def test_a_budget_halves_the_base_until_an_anchor_is_a_tenth() -> None:
+    assert affordable_base(BASE, 20.0, 5, None) == BASE
+    assert affordable_base(BASE, 20.0, 5, 1e6) == BASE
+    assert affordable_base(BASE, 20.0, 5, 300).batch == 12
+    assert affordable_base(BASE, 1e6, 5, 300).batch == 1
+
+
+def test_a_cut_keeps_the_first_and_what_still_fits() -> None:
+    points = [replace(BASE, batch=batch) for batch in (1, 50, 2)]
+    kept, cuts = cut_to_budget(points, lambda point: float(point.batch), 5.0)
+    assert [point.batch for point in kept] == [1, 2]
+    assert [cut.point.batch for cut in cuts] == [50]
+    assert "50 s" in cuts[0].reason
+
+
+def test_a_point_survives_its_record_and_configures_what_it_says() -> None:
+    point = replace(BASE, batch=3, seq=512, optimizer="adamw", activation_checkpointing=True)
+    assert point_of_record(point.to_record()) == point
+    config = point.configure(BIG)
+    assert point_of(config) == point
+    assert config.bytes_per_step == point.bytes_per_step == point.to_record()["bytes_per_step"]
+
+
+def test_rough_memory_grows_with_rows_and_not_with_chunks() -> None:
+    peaks = [rough_peak_bytes(replace(BASE, batch=batch).configure(BIG)) for batch in (4, 24, 96)]
+    assert peaks == sorted(peaks)
+    assert rough_peak_bytes(replace(BASE, chunks=8).configure(BIG)) == peaks[1]
+    # Measured: 6.66 GB at B 4, one chunk, float32, plain autograd.
+    one = replace(BASE, batch=4, chunks=1, precision="fp32", optimizer="adamw")
+    assert rough_peak_bytes(one.configure(BIG)) == pytest.approx(6.66e9, rel=1.0)

@@ -1,0 +1,110 @@
+"""The verb: its lists and durations, and a sweep through the command line against the pretended machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_amort.cli import profile
+from mlx_amort.config import Config
+from mlx_amort.errors import UserError
+from tests.profiler.pretend import MACHINE, Machine
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    def measurer(base: Config, steps: int, memory_bytes: int) -> Machine:
+        return Machine(base)
+
+    monkeypatch.setattr(profile, "describe_machine", lambda: MACHINE)
+    monkeypatch.setattr(profile, "ProcessMeasurer", measurer)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_a_grid_prints_its_fit_floors_and_held_out_and_writes_a_report(pretended: Path) -> None:
+    out = pretended / "out"
+    arguments = ["--grid", "--preset", "demo", "--time-budget", "1h", "--out", str(out)]
+    result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    for part in (
+        "c0 muon",
+        "ceiling 1/c1",
+        "× its floor",
+        "held out B",
+        "anchor measured",
+        "update timed alone",
+    ):
+        assert part in result.stdout
+    assert "measuring" in result.stderr and "measuring" not in result.stdout
+    for name in ("profile.json", "report.md", "cost_curve.png", "residuals.png", "memory.png"):
+        assert (out / name).exists()
+
+
+def test_json_is_the_file_and_its_place_the_cache(pretended: Path) -> None:
+    arguments = [
+        "--preset",
+        "demo",
+        "--batches",
+        "2,4,8",
+        "--chunks",
+        "1,2",
+        "--optimizers",
+        "muon,adamw",
+        "--json",
+    ]
+    result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    (file,) = (pretended / "cache" / "mlx-amort" / "profiles").glob("demo-*/profile.json")
+    record = json.loads(result.stdout)
+    assert record == json.loads(file.read_text())
+    assert len({(row["batch"], row["chunks"], row["optimizer"]) for row in record["rows"]}) == 12
+    keys = {"batch", "chunks", "window", "accum", "seq", "optimizer", "precision", "activation_checkpointing"}
+    keys |= {
+        "bytes_per_step",
+        "step_s",
+        "samples_s",
+        "peak_bytes",
+        "status",
+        "compile_s",
+        "window_s",
+        "update_s",
+    }
+    assert all(keys <= set(row) for row in record["rows"])
+    assert {"rows", "fit", "floors", "held_out", "machine", "model"} <= set(record)
+
+
+def test_one_configuration_without_grid_and_lists(pretended: Path) -> None:
+    arguments = ["--preset", "demo", "--batch", "4", "--chunks", "4", "--json"]
+    result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["batch"], row["chunks"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2 min", 120)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert profile.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10 days", "-5m", "0"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="no duration"):
+        profile.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--batches", "4,x"], "'x'"),
+        (["--batches", "0"], "'0'"),
+        (["--optimizers", "moun"], "did you mean 'muon'"),
+        (["--activation-checkpointing", "maybe"], "off, on"),
+    ],
+)
+def test_a_value_that_is_none_is_named(arguments: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        CliRunner().invoke(profile.command, ["--preset", "demo", *arguments], catch_exceptions=False)

@@ -1,0 +1,203 @@
+"""A sweep on a machine that obeys the law: what is measured, in which order, what survives a kill."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_amort.config_io import resolve
+from mlx_amort.errors import UserError
+from mlx_amort.profiler.grid import Lists
+from mlx_amort.profiler.points import Point, point_of, point_of_record
+from mlx_amort.profiler.request import Request
+from mlx_amort.profiler.sweep import run_sweep
+from mlx_amort.profiler.wording import describe_outcome
+from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, MACHINE, Killed, Lines, Machine, request_of
+
+DEMO = resolve(preset="demo")
+CENTER = point_of(DEMO)
+
+
+def sweep(folder: Path, request: Request, machine: Machine, progress: Lines | None = None) -> dict[str, Any]:
+    return run_sweep(request, folder, MACHINE, machine, progress or Lines(), machine.clock)
+
+
+def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(DEMO))
+    points = [point_of_record(row) for row in record["rows"]]
+    assert {p.batch for p in points if p.chunks == 2 and p.optimizer == "muon"} >= {
+        3,
+        5,
+        8,
+        11,
+        16,
+        21,
+        32,
+        64,
+    }
+    assert {p.chunks for p in points if p.batch == 16} == {1, 2, 4, 8}
+    assert Counter(p.optimizer for p in points)["adamw"] == 3
+    assert sum(p.activation_checkpointing for p in points) == 1
+    assert sum(p.seq == 128 for p in points) == 1
+    assert record["fit"]["c1_us_per_byte"] == pytest.approx(C1_S_PER_BYTE * 1e6)
+    assert record["fit"]["c0_s"] == pytest.approx(C0_S)
+    assert record["plan"]["cut"] == []
+    assert json.loads((tmp_path / "profile.json").read_text()) == record
+    assert record["status"] == "complete"
+
+
+def test_order_is_mixed_fixed_and_visits_the_anchor_three_times(tmp_path: Path) -> None:
+    first, second = Machine(DEMO), Machine(DEMO)
+    record = sweep(tmp_path / "a", request_of(), first)
+    sweep(tmp_path / "b", request_of(), second)
+    assert first.measured == second.measured
+    sizes = [row["bytes_per_step"] for row in record["rows"]]
+    assert sizes != sorted(sizes)
+    anchors = [index for index, row in enumerate(record["rows"]) if row["is_anchor"]]
+    assert len(anchors) == 3
+    assert anchors[0] == 0 and anchors[-1] == len(record["rows"]) - 1
+    assert {point_of_record(record["rows"][index]) for index in anchors} == {CENTER}
+
+
+def test_drift_of_the_anchor_is_reported(tmp_path: Path) -> None:
+    machine = Machine(DEMO, slowdown=1.01)
+    record = sweep(tmp_path, request_of(), machine)
+    places = [index for index, row in enumerate(record["rows"]) if row["is_anchor"]]
+    assert record["drift"]["last_to_first"] == pytest.approx(1.01 ** (places[-1] - places[0]) - 1)
+    assert record["drift"]["spread"] == pytest.approx(record["drift"]["last_to_first"])
+    assert any("anchor measured 3 times" in line for line in describe_outcome(record))
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 5, 16, 17])
+def test_a_killed_sweep_goes_on_and_ends_the_same(tmp_path: Path, dies_at: int) -> None:
+    whole = sweep(tmp_path / "whole", request_of(budget_s=600), Machine(DEMO))
+    assert len(whole["rows"]) + len(whole["held_out"]) > 17
+    killed = Machine(DEMO, dies_at=dies_at)
+    with pytest.raises(Killed):
+        sweep(tmp_path / "killed", request_of(budget_s=600), killed)
+    goes_on = Machine(DEMO)
+    progress = Lines()
+    record = sweep(tmp_path / "killed", request_of(budget_s=600), goes_on, progress)
+    assert progress.lines[0].startswith("continuing")
+    assert len(killed.measured) + len(goes_on.measured) == len(whole["rows"]) + len(whole["held_out"])
+    for key in ("rows", "fit", "held_out", "plan", "status"):
+        assert record[key] == whole[key]
+    assert record["elapsed_s"] == pytest.approx(whole["elapsed_s"])
+
+
+def test_a_grid_is_cut_to_its_budget_and_says_what_was_cut(tmp_path: Path) -> None:
+    machine, progress = Machine(DEMO), Lines()
+    record = sweep(tmp_path, request_of(budget_s=180), machine, progress)
+    assert record["elapsed_s"] <= 180
+    assert record["plan"]["cut"]
+    for cut in record["plan"]["cut"]:
+        label = point_of_record(cut).label
+        assert any(line.startswith(f"left out {label}") for line in progress.lines)
+    assert {row["optimizer"] for row in record["rows"]} == {"muon", "adamw"}
+    assert record["fit"]["c0_s"] == pytest.approx(C0_S)
+    assert len(record["held_out"]) >= 2
+
+
+def test_a_grid_is_centred_where_the_budget_can_pay_for_it(tmp_path: Path) -> None:
+    progress = Lines()
+    record = sweep(tmp_path, request_of(budget_s=60), Machine(DEMO), progress)
+    assert record["anchor"]["batch"] < CENTER.batch
+    assert any("centred on B" in line for line in progress.lines)
+
+
+def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(budget_s=180), Machine(DEMO, slowdown=1.1))
+    assert any("used up" in cut["reason"] for cut in record["plan"]["cut"])
+    assert record["status"] == "complete"
+
+
+def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path) -> None:
+    lists = Lists(batches=(1, 2, 4, 8, 100_000))
+    record = sweep(tmp_path, request_of(is_grid=False, lists=lists), Machine(DEMO, too_large=10_000))
+    statuses = {row["batch"]: row["status"] for row in record["rows"]}
+    assert statuses == {1: "ok", 2: "ok", 4: "ok", 8: "ok", 100_000: "did not fit"}
+    assert record["fit"]["c0_s"]["muon"] == pytest.approx(C0_S["muon"])
+    assert record["status"] == "complete"
+
+
+def test_a_grid_whose_centre_does_not_fit_moves_it(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(DEMO, too_large=5_000))
+    assert [row["status"] for row in record["rows"][:2]] == ["did not fit", "ok"]
+    assert record["anchor"]["batch"] == 8
+    assert record["fit"] is not None
+
+
+def test_a_grid_of_which_nothing_fits_ends_without_a_fit(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(DEMO, too_large=1))
+    assert {row["status"] for row in record["rows"]} == {"did not fit"}
+    assert record["fit"] is None and record["status"] == "complete"
+    assert any(line.startswith("no fit") for line in describe_outcome(record))
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "scattered")])
+def test_a_scattered_row_is_measured_once_more_then_flagged(tmp_path: Path, times: int, status: str) -> None:
+    point = replace(CENTER, batch=8)
+    machine = Machine(DEMO, scatters={point: times})
+    record = sweep(tmp_path, request_of(is_grid=False, lists=Lists(batches=(4, 8, 16, 32))), machine)
+    assert machine.measured.count(point) == 2
+    row = next(row for row in record["rows"] if row["batch"] == 8)
+    assert row["status"] == status
+    assert len(row["discarded_samples_s"]) == 5
+    reasons = [kept["reason"] for kept in record["fit"]["kept_out"]]
+    assert reasons == (["status is 'scattered'"] if status == "scattered" else [])
+
+
+def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Watching(Machine):
+        def step(self, point: Point) -> dict[str, Any]:
+            if (tmp_path / "profile.json").exists():
+                seen.append(json.loads((tmp_path / "profile.json").read_text()))
+            return super().step(point)
+
+    record = sweep(tmp_path, request_of(), Watching(DEMO))
+    measured = {point_of_record(row) for row in record["rows"]}
+    assert 2 <= len(record["held_out"]) <= 3
+    assert {entry["optimizer"] for entry in record["held_out"]} == {"muon", "adamw"}
+    before = seen[-len(record["held_out"])]["held_out"]
+    for entry, written in zip(record["held_out"], before, strict=True):
+        assert point_of_record(entry) not in measured
+        assert written["predicted_s"] == entry["predicted_s"] and written["measured_s"] is None
+        assert entry["relative_error"] == pytest.approx(0, abs=1e-6)
+
+
+def test_one_configuration_is_one_row(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(is_grid=False), Machine(DEMO))
+    assert [point_of_record(row) for row in record["rows"]] == [CENTER]
+    assert record["fit"] is None and "fit_refused" in record
+
+
+def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    request = request_of(is_grid=False)
+    sweep(tmp_path, request, Machine(DEMO))
+    machine = Machine(DEMO)
+    sweep(tmp_path, request, machine)
+    assert len(machine.measured) == 1
+    assert (tmp_path / "profile.previous.json").exists()
+    other = resolve(preset="demo", overrides=["model.layers=2"])
+    with pytest.raises(UserError, match="another model"):
+        sweep(tmp_path, replace(request, base=other), Machine(other))
+
+
+def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(DEMO))
+    floors = record["floors"]
+    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / 1e12 * 1e6)
+    assert floors["c1_times_floor"] == pytest.approx(C1_S_PER_BYTE * 1e6 / floors["c1_us_per_byte"])
+    assert set(floors["c0_times_floor"]) == {"muon", "adamw"}
+    lines = describe_outcome(record)
+    assert any(line.startswith("c1 = ") and "× its floor" in line for line in lines)
+    assert any(line.startswith("c0 of muon = ") for line in lines)
+    assert any("windows 90.0%, update 10.0%" in line and "accumulation" in line for line in lines)
+    assert any("update timed alone" in line and "fitted c0" in line for line in lines)

@@ -1,0 +1,94 @@
+"""Real workers, tiny: a row with all its columns, one stopped for memory, one that is not even tried."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from mlx_amort.config_io import resolve
+from mlx_amort.profiler import process
+from mlx_amort.profiler.floors import floors_of
+from mlx_amort.profiler.points import point_of
+from mlx_amort.profiler.process import Outcome, ProcessMeasurer, usable_memory_bytes
+
+TINY = resolve(
+    overrides=[
+        "model.layers=1",
+        "model.hidden=16",
+        "model.ffn=32",
+        "model.heads=2",
+        "model.seq=16",
+        "step.batch=2",
+        "step.precision=fp32",
+    ]
+)
+POINT = point_of(TINY)
+
+
+def test_a_row_has_its_times_and_its_own_peak() -> None:
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT)
+    assert row["status"] == "ok"
+    assert len(row["samples_s"]) >= 3
+    assert min(row["samples_s"]) <= row["step_s"] <= max(row["samples_s"])
+    assert 0 < row["update_s"] < row["step_s"] and 0 < row["window_s"] < row["step_s"]
+    assert row["peak_bytes"] > 4 * TINY.model.parameters
+    assert row["compile_s"] >= 0
+    assert set(row["phases"]) == {"windows", "update", "data", "rest"}
+    assert row["bytes_per_step"] == TINY.bytes_per_step
+
+
+def test_rates_of_every_shape_make_floors() -> None:
+    rates = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).rates()
+    assert all(product["flops_per_s"] > 0 for product in rates["products"])
+    floors = floors_of(TINY, rates)
+    assert floors["c1_us_per_byte"] > 0
+    assert floors["c0_s"]["muon"] > 0 and floors["c0_s"]["adamw"] > 0
+
+
+def test_a_worker_over_its_memory_is_stopped_and_is_a_row() -> None:
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10 << 20).step(POINT)
+    assert row["status"] == "did not fit" and "used more than" in row["note"]
+    assert row["step_s"] is None and row["samples_s"] == []
+
+
+def test_what_is_hopeless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "run_worker", None)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(replace(POINT, batch=10**7))
+    assert row["status"] == "did not fit" and row["note"].startswith("not tried")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "note"),
+    [
+        (Outcome(None, -signal.SIGKILL, False, ""), "did not fit", "killed"),
+        (Outcome(None, 1, False, "Traceback\nValueError: no"), "failed", "ValueError: no"),
+        (Outcome({"status": "did not fit", "note": "refused"}, 0, False, ""), "did not fit", "refused"),
+    ],
+)
+def test_every_death_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome, status: str, note: str
+) -> None:
+    monkeypatch.setattr(process, "run_worker", lambda request, memory_bytes: outcome)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT)
+    assert row["status"] == status and note in row["note"]
+    assert row["batch"] == POINT.batch and row["step_s"] is None
+
+
+def test_a_worker_ends_when_its_sweep_does() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from mlx_amort.profiler.worker import _die_with_the_sweep as d; d(); "
+         "import time; time.sleep(60)"],
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(timeout=30) == 1
+
+
+def test_usable_memory_is_the_limit_or_less_than_the_machine() -> None:
+    assert usable_memory_bytes({"memory_bytes": 10**12}, 123) == 123
+    assert 0 < usable_memory_bytes({"memory_bytes": 10**9}, None) <= 0.9e9
