@@ -41,8 +41,8 @@ def command(
 ) -> int:
     """Train a byte language model, or go on with a run (--resume).
 
-    A resumed run has its own configuration; flags change only what they name, and what would make it another run
-    is refused. Ctrl-C finishes the step, saves and exits 130.
+    A resumed run has its own configuration; flags change only what they name, and what would make it another
+    run is refused. Ctrl-C finishes the step, saves and exits 130.
     """
     if out is not None and resume is not None:
         raise UserError("--out and --resume", "a resumed run stays in its folder", "give only one of them")
@@ -50,7 +50,7 @@ def command(
 
     # mlx is loaded here, and not for --help; everything from here on ends in good order at a signal.
     from mlx_amort.backend import set_cpu_cache_limit
-    from mlx_amort.train.console import Console
+    from mlx_amort.train.console import Console, divergence
     from mlx_amort.train.interrupt import Interrupt
     from mlx_amort.train.loop import train
     from mlx_amort.train.opening import new_run, resumed_run
@@ -62,13 +62,16 @@ def command(
         else:
             run = new_run(requested.resolve(), out, sys.argv)
         if stop_after is not None and stop_after <= run.state.step:
-            raise UserError(f"--stop-after {stop_after}", f"the run is already at step {run.state.step}")
+            why = f"the run is already at step {run.state.step}"
+            raise UserError(f"--stop-after {stop_after}", why, "name a later step")
         progress = sys.stderr if as_json else sys.stdout
         console = Console(progress, sys.stdout, is_quiet=quiet, as_json=as_json)
         if resume is None and requested.preset is None and requested.file is None:
             console.say(f"preset      {DEFAULT_PRESET} is the default; --preset names another")
         summary = train(run, console, interrupt, stop_after)
         console.summary(summary)
+    if summary.ending == "diverged":
+        print(f"error: {divergence(summary)}", file=sys.stderr)
     return summary.exit_code
 
 

@@ -1,20 +1,22 @@
 """The two kinds of block: attention within a chunk, and the gated linear recurrence over a stream.
 
-A block is a function of its own weights (names without the `blocks.i.` prefix), so that recomputing it in the
-backward pass can be asked for with one call: everything it differentiates is an argument.
+A block is a mixer and then a feed-forward, each a function of the block's own weights (names without the `blocks.i.`
+prefix): everything it differentiates is an argument, so that either can be recomputed in the backward pass.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 
-from mlx_amort.ops.activations import gelu, silu_gate, softplus
+from mlx_amort.ops.activations import silu_gate, softplus
 from mlx_amort.ops.attention import causal_attention
 from mlx_amort.ops.convolution import TAIL, causal_convolution
 from mlx_amort.ops.linear_attention import gla_chunkwise
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import take_rows
-from mlx_amort.ops.precision import linear
+from mlx_amort.ops.precision import gelu_linear, linear
+
+Weights = dict[str, mx.array]
 
 BlockState = tuple[mx.array, mx.array]
 """State of a recurrent block: S [B, h, d, d] float32 and the last 3 valid inputs of its convolution [B, 3, 3H]."""
@@ -26,24 +28,24 @@ def split_heads(x: mx.array, heads: int) -> mx.array:
     return x.reshape(rows, length, heads, width // heads).transpose(0, 2, 1, 3)
 
 
-def feed_forward(weights: dict[str, mx.array], x: mx.array) -> mx.array:
+def feed_forward(weights: Weights, x: mx.array) -> mx.array:
     """x + down · gelu(up · rms(x, n2)). Shapes: x [B, L, H] -> [B, L, H]."""
-    return x + linear(gelu(linear(rms_norm(x, weights["n2"]), weights["up"])), weights["down"])
+    return x + gelu_linear(linear(rms_norm(x, weights["n2"]), weights["up"]), weights["down"])
 
 
-def attention_block(weights: dict[str, mx.array], x: mx.array, heads: int) -> mx.array:
-    """Pre-norm causal attention, then the feed-forward. Shapes: x [B, L, H] -> [B, L, H]."""
+def attention_mixer(weights: Weights, x: mx.array, heads: int) -> mx.array:
+    """x + proj · attention(rms(x, n1)), causal within the chunk. Shapes: x [B, L, H] -> [B, L, H]."""
     rows, length, width = x.shape
     qkv = linear(rms_norm(x, weights["n1"]), weights["qkv"])
     q, k, v = (split_heads(part, heads) for part in mx.split(qkv, 3, axis=-1))
     out = causal_attention(q, k, v).transpose(0, 2, 1, 3).reshape(rows, length, width)
-    return feed_forward(weights, x + linear(out, weights["proj"]))
+    return x + linear(out, weights["proj"])
 
 
-def recurrent_block(
-    weights: dict[str, mx.array], g: mx.array, valid: mx.array | None, state: BlockState, heads: int
+def recurrent_mixer(
+    weights: Weights, g: mx.array, valid: mx.array | None, state: BlockState, heads: int
 ) -> tuple[mx.array, BlockState]:
-    """Pre-norm gated linear recurrence along each stream, then the feed-forward.
+    """g + the gated linear recurrence of rms(g, n1) along each stream, and the streams' new state.
 
     The W chunks of a window stand one after another in the leading axis (row-major: all chunks of row 0 first). Slots
     that are not valid write nothing, decay nothing and do not shift the convolution, so the recurrence runs over
@@ -67,17 +69,16 @@ def recurrent_block(
     log_decay = log_decay.reshape(rows, -1, heads).swapaxes(1, 2)
     out, memory = gla_chunkwise(q * (width // heads) ** -0.5, k, v, log_decay, memory)
     out = out.transpose(0, 2, 1, 3).reshape(count, slots, heads, width // heads)
-    g = g + mixer_output(weights, u, out)
-    return feed_forward(weights, g), (memory, tail)
+    return g + mixer_output(weights, u, out), (memory, tail)
 
 
-def log_decay_of(weights: dict[str, mx.array], u: mx.array) -> mx.array:
+def log_decay_of(weights: Weights, u: mx.array) -> mx.array:
     """log a = -softplus(decay_w u + decay_b), float32. Shapes: u [..., H] -> [..., h]."""
     raw = linear(u, weights["decay_w"]).astype(mx.float32) + weights["decay_b"].astype(mx.float32)
     return -softplus(raw)
 
 
-def mixer_output(weights: dict[str, mx.array], u: mx.array, out: mx.array) -> mx.array:
+def mixer_output(weights: Weights, u: mx.array, out: mx.array) -> mx.array:
     """proj(concat_heads(rms(out, o_norm)) * silu(gate u)). Shapes: u [..., H], out [..., h, d] -> [..., H]."""
     normed = rms_norm(out, weights["o_norm"]).reshape(u.shape)
     return linear(silu_gate(normed, linear(u, weights["gate"])), weights["proj"])

@@ -17,14 +17,13 @@ from functools import partial
 import mlx.core as mx
 
 from mlx_amort.config import ModelConfig
-from mlx_amort.model.blocks import BlockState, attention_block, recurrent_block
+from mlx_amort.model.blocks import BlockState, Weights, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.convolution import TAIL
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
 from mlx_amort.ops.precision import linear, policy_of
 
-Weights = dict[str, mx.array]
 StreamState = list[BlockState]
 """One state a recurrent block, in block order; empty for trunks without recurrence."""
 
@@ -102,7 +101,8 @@ class ByteLM:
             g = gather_slots(x, position, valid, slot_of_byte) + weights["slot"].astype(dtype)
             g, state = self._run_blocks(weights, g, valid, state, range(first_trunk, after_trunk))
             x = scatter_slots(x, g, position, valid, slot_of_byte)
-            x, _ = self._run_blocks(weights, x, None, [], range(after_trunk, len(config.block_kinds)))
+            after = range(after_trunk, len(config.block_kinds))
+            x, _ = self._run_blocks(weights, x, None, [], after)
         else:
             x, state = self._run_blocks(weights, x, None, state, range(config.layers))
         return rms_norm(x, weights["n_out"]), state
@@ -127,18 +127,25 @@ class ByteLM:
         return nats.mean(axis=-1).mean(), state
 
     def _run_blocks(
-        self, weights: Weights, x: mx.array, valid: mx.array | None, state: StreamState, indices: range
+        self,
+        weights: Weights,
+        x: mx.array,
+        valid: mx.array | None,
+        state: StreamState,
+        indices: range,
     ) -> tuple[mx.array, StreamState]:
+        heads = self.config.heads
+        attend, recur, feed = partial(attention_mixer, heads=heads), partial(recurrent_mixer, heads=heads), feed_forward
+        if self.activation_checkpointing:
+            # Half a block at a time: what one recomputation brings back is a block's larger half, not the whole.
+            attend, recur, feed = mx.checkpoint(attend), mx.checkpoint(recur), mx.checkpoint(feed)
         after: StreamState = []
         for index in indices:
             own = block_weights(weights, index)
             if self.config.block_kinds[index] == "recurrent":
-                block = partial(recurrent_block, heads=self.config.heads)
-                run = mx.checkpoint(block) if self.activation_checkpointing else block
-                x, block_state = run(own, x, valid, state[len(after)])
+                x, block_state = recur(own, x, valid, state[len(after)])
                 after.append(block_state)
             else:
-                block = partial(attention_block, heads=self.config.heads)
-                run = mx.checkpoint(block) if self.activation_checkpointing else block
-                x = run(own, x)
+                x = attend(own, x)
+            x = feed(own, x)
         return x, after

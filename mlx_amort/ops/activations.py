@@ -7,6 +7,7 @@ gelu(x) = x (1/2 + u P(u^2)/Q(u^2)) with u = x clipped to where the tail is belo
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import mlx.core as mx
 
@@ -78,22 +79,30 @@ def _gelu_slope(x: mx.array) -> mx.array:
 
 
 @mx.custom_function
+def _gelu(x: mx.array) -> mx.array:
+    return _gelu_value(x.astype(mx.float32)).astype(x.dtype)
+
+
+@_gelu.vjp
+def _gelu_vjp(x: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:
+    return gelu_gradient(x, cotangent)
+
+
 def gelu(x: mx.array) -> mx.array:
     """Exact GELU, x Phi(x). Source: Hendrycks and Gimpel 2016.
 
     Shapes: any. Dtypes: as the input; computed in float32.
     """
-    return _gelu_value(x.astype(mx.float32)).astype(x.dtype)
+    return cast(mx.array, _gelu(x))
 
 
-@gelu.vjp
-def _gelu_vjp(x: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:
-    slope = _gelu_slope(x.astype(mx.float32))
-    return (cotangent.astype(mx.float32) * slope).astype(x.dtype)
+def gelu_gradient(x: mx.array, cotangent: mx.array) -> mx.array:
+    """The cotangent of GELU's input: cotangent · (Phi(x) + x phi(x)). Shapes: both alike. Dtypes: as `x`."""
+    return (cotangent.astype(mx.float32) * _gelu_slope(x.astype(mx.float32))).astype(x.dtype)
 
 
-def sigmoid(x: mx.array) -> mx.array:
-    """1 / (1 + exp(-x)), from exp of a non-positive number only. Shapes: any. Dtypes: float32."""
+def _sigmoid(x: mx.array) -> mx.array:
+    # From exp of a non-positive number only; the callers have gradients of their own.
     if active_path() != "cpu":
         return mx.sigmoid(x)
     half = 1.0 / (1.0 + fence(exp_nonpositive(-mx.abs(x)))) - 0.5
@@ -101,26 +110,30 @@ def sigmoid(x: mx.array) -> mx.array:
 
 
 @mx.custom_function
-def silu_gate(x: mx.array, gate: mx.array) -> mx.array:
-    """x * silu(gate), the gated output of a recurrent mixer.
-
-    Shapes: both [..., n]. Dtypes: as `x`; computed in float32.
-    """
+def _silu_gate(x: mx.array, gate: mx.array) -> mx.array:
     wide = gate.astype(mx.float32)
-    return (x.astype(mx.float32) * wide * fence(sigmoid(wide))).astype(x.dtype)
+    return (x.astype(mx.float32) * wide * fence(_sigmoid(wide))).astype(x.dtype)
 
 
-@silu_gate.vjp
+@_silu_gate.vjp
 def _silu_gate_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
     x, gate = primals
     wide = gate.astype(mx.float32)
     grad = cotangent.astype(mx.float32)
-    open_ = fence(sigmoid(wide))
-    grad_x = grad * wide * open_
-    grad_gate = grad * x.astype(mx.float32) * open_ * (1.0 + wide * (1.0 - open_))
+    opening = fence(_sigmoid(wide))
+    grad_x = grad * wide * opening
+    grad_gate = grad * x.astype(mx.float32) * opening * (1.0 + wide * (1.0 - opening))
     return grad_x.astype(x.dtype), grad_gate.astype(gate.dtype)
+
+
+def silu_gate(x: mx.array, gate: mx.array) -> mx.array:
+    """x * silu(gate), the gated output of a recurrent mixer.
+
+    Shapes: both [..., n]. Dtypes: as `x`; computed in float32.
+    """
+    return cast(mx.array, _silu_gate(x, gate))
 
 
 def softplus(x: mx.array) -> mx.array:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from typing import cast
 
 import mlx.core as mx
 
@@ -34,9 +35,9 @@ def causal_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     Shapes: q, k, v [B, h, S, d] -> [B, h, S, d]. Dtypes: result as `q`; softmax in float32.
     """
     if active_path() == "cpu":
-        return _tiled(q, k, v)[0]
+        return cast(tuple[mx.array, mx.array], _tiled(q, k, v))[0]
     if active_path() == "metal":
-        return _fused_forward(q, k, v)
+        return cast(mx.array, _fused_forward(q, k, v))
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5, mask="causal")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 
 from mlx_amort.ops.paths import fence
@@ -10,12 +12,16 @@ TAPS = 4
 TAIL = TAPS - 1
 
 
-@mx.custom_function
 def causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
     """c_t[j] = Σ_i weight[j, i] · z_{t-3+i}[j], where `joined` holds the 3 inputs before slot 0, then all slots.
 
     Shapes: joined [B, N + 3, n], weight [n, 4] -> [B, N, n]. Dtypes: as `joined`; sums in float32.
     """
+    return cast(mx.array, _causal_convolution(joined, weight))
+
+
+@mx.custom_function
+def _causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
     slots = joined.shape[1] - TAIL
     taps = weight.astype(mx.float32).T
     wide = joined.astype(mx.float32)
@@ -25,7 +31,7 @@ def causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
     return total.astype(joined.dtype)
 
 
-@causal_convolution.vjp
+@_causal_convolution.vjp
 def _causal_convolution_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:

@@ -19,6 +19,7 @@ from mlx_amort.ops.elementary import exp_nonpositive
 from mlx_amort.ops.paths import fence
 
 SUB_CHUNK = 64
+_SMALLEST_LOG_DECAY = -40.0
 
 
 def gla_step(
@@ -88,7 +89,9 @@ def _chunkwise(
     count = slots // sub_chunk
     split = (rows, heads, count, sub_chunk)
     queries, keys, values = (x.astype(mx.float32).reshape(*split, width) for x in (q, k, v))
-    decay = mx.cumsum(log_decay.astype(mx.float32).reshape(split), axis=-1)
+    # A slot that keeps less than exp(-40) keeps nothing; larger sums would drown the small gates beside them.
+    gates = mx.maximum(log_decay.astype(mx.float32), _SMALLEST_LOG_DECAY)
+    decay = mx.cumsum(gates.reshape(split), axis=-1)
     total = decay[..., -1]
 
     causal = mx.tril(mx.ones((sub_chunk, sub_chunk), dtype=mx.bool_))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 
 from mlx_amort.ops.elementary import row_sum
@@ -45,4 +47,5 @@ def rms_norm(x: mx.array, weight: mx.array) -> mx.array:
     """
     if active_path() != "cpu":
         return mx.fast.rms_norm(x, weight.astype(x.dtype), EPSILON)
-    return _normalize(x, weight)[0]
+    normed, _ = cast(tuple[mx.array, mx.array], _normalize(x, weight))
+    return normed

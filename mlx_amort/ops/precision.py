@@ -14,9 +14,11 @@ the numbers of a GPU that accumulates in float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 
+from mlx_amort.ops.activations import gelu, gelu_gradient
 from mlx_amort.ops.paths import active_path
 
 POLICIES = ("fp32", "bf16", "bf16-pure")
@@ -49,25 +51,58 @@ def _flat(x: mx.array) -> mx.array:
     return x.reshape(-1, x.shape[-1])
 
 
-@mx.custom_function
-def linear(x: mx.array, weight: mx.array) -> mx.array:
-    """x Wᵀ, the product of the policy: the weight is rounded to `x`'s dtype, sums are float32.
-
-    The gradient of the weight comes out in its own [out, in] order, so that adding it to an accumulator is
-    contiguous, and in float32 before it is rounded to the weight's dtype.
-
-    Shapes: x [..., in], weight [out, in] -> [..., out]. Dtypes: result as `x`.
-    """
+def _product(x: mx.array, weight: mx.array) -> mx.array:
+    """x Wᵀ for the last axis of `x`, in `x`'s dtype."""
     rounded = operand(weight.astype(x.dtype))
     return (operand(_flat(x)) @ rounded.T).astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
 
 
-@linear.vjp
+def _product_gradients(x: mx.array, weight: mx.array, cotangent: mx.array) -> tuple[mx.array, mx.array]:
+    """Cotangents of `x` and of the weight; the latter in its own [out, in] order, so that adding it up is contiguous."""
+    grad = operand(_flat(cotangent))
+    grad_x = (grad @ operand(weight.astype(x.dtype))).astype(x.dtype).reshape(x.shape)
+    return grad_x, (grad.T @ operand(_flat(x))).astype(x.dtype).astype(weight.dtype)
+
+
+@mx.custom_function
+def _linear(x: mx.array, weight: mx.array) -> mx.array:
+    return _product(x, weight)
+
+
+@_linear.vjp
 def _linear_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
+    return _product_gradients(*primals, cotangent)
+
+
+def linear(x: mx.array, weight: mx.array) -> mx.array:
+    """x Wᵀ, the product of the policy: operands and result in `x`'s dtype, sums in float32.
+
+    The weight's gradient is rounded to `x`'s dtype, as a GPU's product would, and then widened to the weight's.
+
+    Shapes: x [..., in], weight [out, in] -> [..., out]. Dtypes: result as `x`.
+    """
+    return cast(mx.array, _linear(x, weight))
+
+
+@mx.custom_function
+def _gelu_linear(x: mx.array, weight: mx.array) -> mx.array:
+    return _product(gelu(x), weight)
+
+
+@_gelu_linear.vjp
+def _gelu_linear_vjp(
+    primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
+) -> tuple[mx.array, mx.array]:
     x, weight = primals
-    grad = operand(_flat(cotangent))
-    grad_x = (grad @ operand(weight.astype(x.dtype))).astype(x.dtype).reshape(x.shape)
-    grad_weight = (grad.T @ operand(_flat(x))).astype(x.dtype).astype(weight.dtype)
-    return grad_x, grad_weight
+    grad_activation, grad_weight = _product_gradients(gelu(x), weight, cotangent)
+    return gelu_gradient(x, grad_activation), grad_weight
+
+
+def gelu_linear(x: mx.array, weight: mx.array) -> mx.array:
+    """gelu(x) Wᵀ, keeping `x` alone for the backward pass: GELU is computed again there (2 % of a block's work).
+
+    Shapes: x [..., in], weight [out, in] -> [..., out]. Dtypes: as `linear`.
+    """
+    return cast(mx.array, _gelu_linear(x, weight))

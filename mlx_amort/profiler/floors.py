@@ -23,7 +23,7 @@ _MEASURED_STACK = 16
 
 
 def newton_schulz_products(config: Config) -> list[Product]:
-    """The products of one update's orthogonalisations by shape; share_flops in FLOPs an update, none for AdamW."""
+    """The products of one update's orthogonalisations; share_flops in FLOPs an update, none for AdamW."""
     products = []
     for each in orthogonalizations(config.model.parameter_shapes(), config.optimizer):
         name, stack = f"Newton-Schulz {each.m} × {each.n}", min(each.matrices, _MEASURED_STACK)
@@ -60,6 +60,16 @@ def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
         "copy_bytes_per_s": bandwidth,
         "products": {_shape_name(product): product["flops_per_s"] for product in rates["products"]},
     }
+
+
+def best_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The better of two measurements of each rate: what another program took is no limit of the machine."""
+    products = [
+        {**first, "flops_per_s": max(first["flops_per_s"], second["flops_per_s"])}
+        for first, second in zip(one["products"], other["products"], strict=True)
+    ]
+    copied = max(one["copy_bytes_per_s"], other["copy_bytes_per_s"])
+    return {"products": products, "copy_bytes_per_s": copied}
 
 
 def _shape_name(product: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ class Outcome:
     answer: dict[str, Any] | None
     exit_status: int
     is_over_memory: bool
+    is_over_time: bool
     errors: str
 
 
@@ -44,8 +45,11 @@ class ProcessMeasurer:
     steps: int
     memory_bytes: int
 
-    def step(self, point: Point) -> dict[str, Any]:
-        """A row: the point, and its times or why there are none (status "did not fit" or "failed")."""
+    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
+        """A row: the point, and its times or why there are none (status did not fit, too slow or failed).
+
+        A worker that takes longer than `limit_s` is stopped.
+        """
         config = point.configure(self.base)
         guess = rough_peak_bytes(config)
         if guess > _DOUBT * self.memory_bytes:
@@ -53,13 +57,12 @@ class ProcessMeasurer:
             note = f"not tried: it needs about {format_size(guess)} and {free}"
             return {**point.to_record(), **_without_times("did not fit", note)}
         started_at = time.perf_counter()
-        outcome = run_worker(
-            {"job": "step", "config": to_dict(config), "steps": self.steps}, self.memory_bytes
-        )
+        job = {"job": "step", "config": to_dict(config), "steps": self.steps}
+        outcome = run_worker(job, self.memory_bytes, limit_s)
         wall_s = time.perf_counter() - started_at
         answer = outcome.answer
         if answer is None:
-            answer = self._explain(outcome)
+            answer = self._explain(outcome, wall_s)
         return {**point.to_record(), **_without_times("failed", ""), **answer, "wall_s": wall_s}
 
     def rates(self) -> dict[str, Any]:
@@ -69,7 +72,12 @@ class ProcessMeasurer:
             raise RuntimeError(f"the floors could not be measured:\n{outcome.errors}")
         return outcome.answer
 
-    def _explain(self, outcome: Outcome) -> dict[str, Any]:
+    def _explain(self, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+        if outcome.is_over_time:
+            return {
+                "status": "too slow",
+                "note": f"stopped after {wall_s:.0f} s, with the time budget used up",
+            }
         if outcome.is_over_memory:
             return {
                 "status": "did not fit",
@@ -107,21 +115,25 @@ def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> 
     return int(_SHARE_OF_MEMORY * available)
 
 
-def run_worker(request: Mapping[str, Any], memory_bytes: int) -> Outcome:
-    """Run one worker to its end, or to the moment its resident memory passes `memory_bytes`.
+def run_worker(request: Mapping[str, Any], memory_bytes: int, limit_s: float | None = None) -> Outcome:
+    """Run one worker to its end, or until its resident memory passes `memory_bytes` or its time `limit_s`.
 
     The resident memory is read where the system tells it (Linux); elsewhere MLX's own refusal must do.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
         assert child.stdin is not None
-        is_over_memory = False
+        is_over_memory = is_over_time = False
+        started_at = time.monotonic()
         try:
             child.stdin.write(json.dumps(request) + "\n")
             child.stdin.flush()
             while child.poll() is None:
                 if _resident_bytes(child.pid) > memory_bytes:
                     is_over_memory = True
+                    child.kill()
+                elif limit_s is not None and time.monotonic() - started_at > limit_s:
+                    is_over_time = True
                     child.kill()
                 time.sleep(_POLL_S)
         except BrokenPipeError:
@@ -135,7 +147,7 @@ def run_worker(request: Mapping[str, Any], memory_bytes: int) -> Outcome:
         errors.seek(0)
         lines = out.read().splitlines()
         answer = json.loads(lines[-1]) if child.returncode == 0 and lines else None
-        return Outcome(answer, child.returncode, is_over_memory, errors.read())
+        return Outcome(answer, child.returncode, is_over_memory, is_over_time, errors.read())
 
 
 def _resident_bytes(process_id: int) -> int:

@@ -77,6 +77,7 @@ def _new_record(request: Request, machine: Mapping[str, Any]) -> dict[str, Any]:
             "training_flops_per_byte": training_flops_per_byte(request.base),
         },
         "rates": None,
+        "rates_at_end": None,
         "floors": None,
         "base": None,
         "anchor": None,

@@ -31,7 +31,7 @@ def measure_settled(
     on_scatter(spread_of(row["samples_s"]))
     again = measure()
     if again["step_s"] is None:
-        return again
+        return {**row, "status": "scattered"}
     steadier, other = sorted((again, row), key=lambda one: spread_of(one["samples_s"]))
     status = "scattered" if spread_of(steadier["samples_s"]) > LARGEST_SPREAD else "ok"
     return {**steadier, "status": status, "discarded_samples_s": other["samples_s"]}

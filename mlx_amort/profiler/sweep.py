@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fit import Fit, fit_rows
-from mlx_amort.profiler.floors import compare_with_floors, floors_of
+from mlx_amort.profiler.floors import best_of, compare_with_floors, floors_of
 from mlx_amort.profiler.grid import (
     ANCHOR_VISITS,
     START_S,
@@ -46,7 +46,7 @@ _FIXED_SHARE = 0.3
 class Measurer(Protocol):
     """Measures points in processes of their own (profiler/process.py), or pretends to, in tests."""
 
-    def step(self, point: Point) -> dict[str, Any]: ...
+    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]: ...
 
     def rates(self) -> dict[str, Any]: ...
 
@@ -80,6 +80,7 @@ def run_sweep(
     if sweep.measure_anchor():
         sweep.plan()
         sweep.measure_grid()
+    sweep.measure_floors_again()
     sweep.fit()
     sweep.measure_held_out()
     sweep.finish()
@@ -121,6 +122,15 @@ class Sweep:
             f"so c1 is at least {floors['c1_us_per_byte']:.3g} µs/byte"
         )
 
+    def measure_floors_again(self) -> None:
+        """The rates once more after the grid, the better of both: the machine may have been busy before."""
+        if self.record["rates_at_end"] is None:
+            self.progress.doing("measuring the floors again")
+            again = self.record["rates_at_end"] = self.measurer.rates()
+            rates = best_of(self.record["rates"], again)
+            self.record["floors"] = floors_of(self.request.base, rates)
+            self._save()
+
     def measure_anchor(self) -> bool:
         """The first row, which tells what every other will take; a smaller one where it does not fit."""
         if self.record["anchor"] is not None:
@@ -139,13 +149,16 @@ class Sweep:
             if row["status"] == "failed":
                 raise RuntimeError(f"{anchor.label}: {row['note']}")
             if row["step_s"] is None:
+                left_s = self._left_s()
+                if left_s is not None and left_s <= 0:
+                    return False
                 if self.request.is_grid:
                     if base.batch == 1:
                         return False
                     base, has_grown = replace(base, batch=base.batch // 2), True
                 continue
             if self.request.is_grid and not has_grown:
-                # The guess from the floors is careful: a measured row may bring the base nearer to the wanted.
+                # The guess from the floors is careful: a measured row may bring the base back up.
                 grown = grown_base(base, wanted, partial(self._seconds, anchor=anchor), self.request.budget_s)
                 has_grown = True
                 if grown != base:
@@ -202,7 +215,7 @@ class Sweep:
         try:
             self._fit = fit_rows(rows_from_records(self.record["rows"], str(self.folder / FILE_NAME)))
         except UserError as refusal:
-            self.record["fit"], self.record["fit_refused"] = None, str(refusal)
+            self.record["fit"], self.record["fit_refused"] = None, f"{refusal.why}; {refusal.todo}"
             return
         self.record["fit"] = self._fit.to_record()
         self.record["floors"] = compare_with_floors(self.record["floors"], self.record["fit"])
@@ -226,7 +239,7 @@ class Sweep:
                 continue
             point = point_of_record(entry)
             self.progress.doing(f"measuring {point.label}")
-            row = measure_settled(partial(self.measurer.step, point), self._tell_scatter)
+            row = measure_settled(partial(self.measurer.step, point, None), self._tell_scatter)
             entry = self.record["held_out"][index] = with_measurement(entry, row)
             self._save()
             self.progress.line(describe_held_out(entry))
@@ -273,7 +286,7 @@ class Sweep:
 
     def _measure(self, point: Point, is_anchor: bool = False, count: str = "") -> dict[str, Any]:
         self.progress.doing(f"{count}measuring {point.label}")
-        row = measure_settled(partial(self.measurer.step, point), self._tell_scatter)
+        row = measure_settled(lambda: self.measurer.step(point, self._left_s()), self._tell_scatter)
         row["is_anchor"] = is_anchor
         self.record["rows"].append(row)
         self._save()

@@ -27,7 +27,8 @@ import numpy as np  # noqa: E402
 
 from mlx_amort.config import Config  # noqa: E402
 from mlx_amort.config_io import from_dict  # noqa: E402
-from mlx_amort.model.byte_lm import ByteLM, Weights  # noqa: E402
+from mlx_amort.model.blocks import Weights  # noqa: E402
+from mlx_amort.model.byte_lm import ByteLM  # noqa: E402
 from mlx_amort.profiler.rates import measure_rates  # noqa: E402
 from mlx_amort.train.state import TrainState, new_train_state  # noqa: E402
 from mlx_amort.train.step import Tokens, TrainingStep  # noqa: E402
@@ -53,9 +54,9 @@ class TimedStep(TrainingStep):
         self.window_s = time.perf_counter() - started_at
         return result
 
-    def update(self, state: TrainState, loss: mx.array, learning_rate: float) -> mx.array:
+    def update(self, state: TrainState, gradients: Weights, loss: mx.array, learning_rate: float) -> mx.array:
         started_at = time.perf_counter()
-        norm = super().update(state, loss, learning_rate)
+        norm = super().update(state, gradients, loss, learning_rate)
         self.update_s = time.perf_counter() - started_at
         return norm
 

@@ -4,8 +4,8 @@
                                   optimizer.safetensors   momentum/NAME, first/NAME, second/NAME, updates
                                   checkpoint.json         step, resolved configuration, versions
 
-A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename before it
-is deleted. So what bears a step's name is whole, and what is hidden is rubbish of a run that was killed.
+A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename
+before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def load(path: Path) -> LoadedCheckpoint:
 
 
 def load_weights(path: Path) -> Arrays:
-    """The weights of one checkpoint's folder, without the optimizer's state, which may be twice their size."""
+    """The weights of one checkpoint's folder, without the optimizer's state, which may be twice as large."""
     return _load_arrays(path / WEIGHTS, _expected_weights(load_config(path)))
 
 

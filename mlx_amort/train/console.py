@@ -134,11 +134,13 @@ def step_line(recent: Sequence[Row], last_step: int) -> str:
 def summary_lines(summary: Summary) -> Iterator[str]:
     """The outcome in a few lines."""
     yield ""
-    yield f"{_ENDINGS[summary.ending]} at step {summary.step:,} of {summary.total_steps:,} ({summary.bytes:,} bytes)"
+    where = f"step {summary.step:,} of {summary.total_steps:,}"
+    yield f"{_ENDINGS[summary.ending]} at {where} ({summary.bytes:,} bytes)"
     if summary.val_bits is not None:
-        part = "the validation part" if summary.val_is_whole else f"{summary.val_bytes:,} held-out bytes"
-        yield f"  quality     {summary.val_bits:.4f} bits per byte over {part}"
-        yield f"  zlib -9     {summary.zlib_bits:.4f} bits per byte, compressing the validation part (at most 4 MiB)"
+        part = "all of" if summary.val_is_whole else f"{summary.val_bytes:,} bytes of"
+        at = "" if summary.val_step == summary.step else f", at step {summary.val_step:,}"
+        yield f"  quality     {summary.val_bits:.4f} bits per byte over {part} the validation part{at}"
+        yield f"  zlib -9     {summary.zlib_bits:.4f} bits per byte on that part (its first 4 MiB at most)"
     if summary.train_bits is not None:
         yield f"  training    {summary.train_bits:.4f} bits per byte, mean of the last steps"
     if summary.bytes_per_s is not None and summary.peak_bytes is not None:
@@ -158,23 +160,28 @@ _ENDINGS = {
     "complete": "done",
     "stopped": "stopped as asked",
     "interrupted": "interrupted and saved",
-    "diverged": "diverged: three steps in a row were not finite",
+    "diverged": "diverged",
 }
 
 
 def _what_next(summary: Summary) -> Iterator[str]:
     if summary.ending == "diverged":
-        good = (
-            f"the last good checkpoint is {summary.checkpoint}"
-            if summary.checkpoint
-            else "none was saved yet"
-        )
-        yield f"  {good}; try again with a lower --lr, or --resume {summary.run} --lr RATE"
+        if summary.checkpoint is not None:
+            yield f"  go on       mlx-amort train --resume {summary.run} --lr RATE   (a lower one)"
     elif summary.step < summary.total_steps:
         yield f"  go on       mlx-amort train --resume {summary.run}"
     else:
         yield f"  generate    mlx-amort generate {summary.run} --prompt TEXT --bytes 500"
         yield f"  longer      mlx-amort train --resume {summary.run} --steps {2 * summary.total_steps}"
+
+
+def divergence(summary: Summary) -> str:
+    """What happened to a run that diverged, and where its last good state is, in one line."""
+    good = summary.checkpoint or "none was saved yet, start again"
+    return (
+        f"{summary.run}: diverged at step {summary.step}, the last in a row whose loss or gradient "
+        f"was not finite; go on with a lower --lr from the last good checkpoint: {good}"
+    )
 
 
 def printable_lines(text: str) -> list[str]:

@@ -40,8 +40,9 @@ def _model(config: Config) -> str:
     model = config.model
     patched = f", {model.slots} slots" if model.is_patched else ""
     return (
-        f"{config.preset or 'no preset'}, {model.trunk} trunk: {len(model.block_kinds)} blocks, width {model.hidden}, "
-        f"{model.heads} heads, chunks of {model.seq:,} bytes{patched}; {model.parameters:,} parameters"
+        f"{config.preset or 'no preset'}, {model.trunk} trunk: {len(model.block_kinds)} blocks, "
+        f"width {model.hidden}, {model.heads} heads, chunks of {model.seq:,} bytes{patched}; "
+        f"{model.parameters:,} parameters"
     )
 
 
@@ -76,9 +77,11 @@ def _optimizer(config: Config) -> str:
 
 def _machine(run: Run) -> str:
     machine = run.machine
-    return f"{machine['backend']}, {machine['processor']}, {machine['cores']} cores; {machine['blas']}; mlx {machine['mlx']}"
+    processor = f"{machine['processor']}, {machine['cores']} cores"
+    return f"{machine['backend']}, {processor}; {machine['blas']}; mlx {machine['mlx']}"
 
 
 def _memory(run: Run) -> str:
     total = as_size(run.machine["memory_bytes"])
-    return f"{as_size(state_bytes(run.config))} for weights, gradients and optimizer state, of {total}; activations add to it"
+    state = as_size(state_bytes(run.config))
+    return f"{state} of {total} for weights, gradients and optimizer state; activations add to it"

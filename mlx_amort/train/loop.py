@@ -23,10 +23,10 @@ REFUSED_STEPS = 3
 
 
 def train(run: Run, console: Console, interrupt: Interrupt, stop_after: int | None = None) -> Summary:
-    """Take the steps that are left, or those up to number `stop_after`; leave checkpoints, log, plot and sample.
+    """Take the steps that are left, or those up to number `stop_after`; leave checkpoints, log, plot, sample.
 
-    A step that is not finite changes nothing and is reported. Nothing is saved between it and the next good one:
-    the weights may be finite and lost all the same. Three in a row end the run.
+    A step that is not finite changes nothing and is reported. Nothing is saved between it and the next good
+    one: the weights may be finite and lost all the same. Three in a row end the run.
     """
     config, state, log = run.config, run.state, run.log
     last_step = min(config.total_steps, stop_after or config.total_steps)
@@ -63,7 +63,7 @@ def train(run: Run, console: Console, interrupt: Interrupt, stop_after: int | No
 
 
 def timed_step(run: Run, step: TrainingStep, stream: PrefetchedStream) -> Row:
-    """Take one step of the run; what it did, how long it took with waiting for its data, and its peak memory."""
+    """Take one step of the run: what came of it, its time with the wait for its data, its peak memory."""
     mx.reset_peak_memory()
     started_at = time.perf_counter()
     rate = learning_rate(run.state.step, run.config.total_steps, run.config.schedule)

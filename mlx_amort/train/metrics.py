@@ -21,47 +21,45 @@ Row = dict[str, Any]
 
 
 class MetricsLog:
-    """Appends rows to a file and keeps them; each is with the system before `append` returns."""
+    """Appends rows to a file; each is with the system before `append` returns.
 
-    def __init__(self, path: Path, rows: list[Row]) -> None:
+    refused_in_a_row: how many of the last steps were not applied, one after the other.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = rows
+        self.refused_in_a_row = 0
+        for row in self.rows():
+            self._count(row)
 
     @classmethod
     def resumed(cls, path: Path, step: int) -> MetricsLog:
-        """The log of a run that goes on after `step`: rows of later steps, which will be taken again, are dropped.
+        """The log of a run that goes on after `step`, without the rows of later steps, which are taken again.
 
         A killed run may have logged more steps than it saved, and left a line cut short.
         """
         rows = [row for row in read_rows(path) if row["step"] <= step]
         write_whole(path, "".join(_line(row) for row in rows))
-        return cls(path, rows)
+        return cls(path)
 
     def append(self, row: Row) -> None:
         """Write one row."""
-        self.rows.append(row)
+        self._count(row)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
 
-    @property
-    def steps(self) -> list[Row]:
-        """The rows of steps."""
-        return [row for row in self.rows if "loss_bits" in row]
-
-    @property
-    def refused_in_a_row(self) -> int:
-        """How many of the last steps were not applied, one after the other."""
-        count = 0
-        for row in reversed(self.rows):
-            if row.get("applied", True) and "loss_bits" in row:
-                break
-            count += "loss_bits" in row
-        return count
+    def rows(self) -> list[Row]:
+        """Every row, from the file: a long run keeps none in memory."""
+        return read_rows(self.path)
 
     def whole_validation(self, step: int) -> Row | None:
         """The row of a validation over the whole validation part at `step`, if there was one."""
-        found = (row for row in reversed(self.rows) if "val_bits" in row and row["step"] == step)
+        found = (row for row in reversed(self.rows()) if "val_bits" in row and row["step"] == step)
         return next((row for row in found if row["whole"]), None)
+
+    def _count(self, row: Row) -> None:
+        if "loss_bits" in row:
+            self.refused_in_a_row = 0 if row["applied"] else self.refused_in_a_row + 1
 
 
 def read_rows(path: Path) -> list[Row]:

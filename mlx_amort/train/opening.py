@@ -1,7 +1,7 @@
 """Everything a run works with, made ready: from a configuration, or from the folder of a run that stopped.
 
-What makes the bytes of step n or the arrays of a state another thing cannot change on resume (`FIXED`); the length
-of the run, the schedule and the optimizer's constants can, and count from the next step on.
+What decides the bytes of step n, or the arrays of a state, cannot change on resume (`FIXED`); the length of
+the run, the schedule and the optimizer's constants can, from the next step on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mlx_amort.train.checkpoint import load_latest, versions
 from mlx_amort.train.metrics import MetricsLog
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
+from mlx_amort.train.wording import as_size
 
 SECTIONS = ("model", "step", "optimizer", "schedule", "data", "run")
 FIXED = (
@@ -48,7 +49,7 @@ BUILTIN = "builtin:"
 class Run:
     """One run: where it is kept, what it is told, what it reads, and its state.
 
-    changed: keys that a resumed run was given other values for. resumed_from: the checkpoint, for a resumed run.
+    For a resumed run, resumed_from: the checkpoint; changed: keys that were given other values than it had.
     """
 
     folder: RunFolder
@@ -78,14 +79,14 @@ def new_run(config: Config, out: Path | None, command: Sequence[str]) -> Run:
     folder.write(config, _new_record(machine, corpora, command))
     model = _model(config)
     state = new_train_state(model, config.optimizer, config.run.seed)
-    return Run(folder, config, machine, corpora, stream, model, state, MetricsLog(folder.metrics, []))
+    return Run(folder, config, machine, corpora, stream, model, state, MetricsLog(folder.metrics))
 
 
 def resumed_run(path: Path, resolve: Callable[[Config], Config], command: Sequence[str]) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
-    Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus is
-    not what it was; when there is no checkpoint.
+    Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus
+    is not what it was; when there is no checkpoint; when the run is already longer than asked for.
     """
     folder = RunFolder(path)
     config = with_absolute_sources(resolve(folder.read_config()))
@@ -98,6 +99,12 @@ def resumed_run(path: Path, resolve: Callable[[Config], Config], command: Sequen
             f"--resume {path}",
             f"this run was trained with another value (saved and asked for): {'; '.join(refused)}",
             "leave these as they were, or start a new run with --out",
+        )
+    if loaded.state.step > config.total_steps:
+        raise UserError(
+            f"{config.total_steps:,} steps",
+            f"the run in {path} is already at step {loaded.state.step:,}",
+            "ask for more",
         )
     corpora, stream = _open_data(config)
     record = folder.read_record()
@@ -153,7 +160,7 @@ def check_memory(config: Config, machine: dict[str, Any]) -> None:
     if needed > limit:
         raise UserError(
             f"{config.model.parameters:,} parameters",
-            f"weights, gradients and optimizer state alone take {needed / 1e9:.1f} GB and {limit / 1e9:.1f} GB "
+            f"weights, gradients and optimizer state alone take {as_size(needed)}, and {as_size(limit)} "
             "may be used",
             "take a smaller preset or --precision bf16-pure, or raise run.memory_limit_bytes",
         )

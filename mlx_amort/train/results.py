@@ -17,7 +17,7 @@ from mlx_amort.train.opening import Run
 from mlx_amort.train.summary import Ending, Summary
 
 CAP_STEPS = 8
-"""A validation during training reads about as many bytes as so many steps train on, in about three steps' time."""
+"""A validation during training reads as many bytes as so many steps train on, in about three steps' time."""
 SECONDS_BETWEEN_PLOTS = 30.0
 SAMPLE_TEMPERATURE = 0.8
 LAST_STEPS = 20
@@ -39,14 +39,14 @@ class Results:
         self._drawn_at = time.monotonic()
 
     def validate(self) -> None:
-        """Log bits per byte over the leading part of what is held out, as much as `CAP_STEPS` steps train on."""
+        """Log bits per byte over the first of what is held out, as much as `CAP_STEPS` steps train on."""
         self._validate(CAP_STEPS * self.run.config.bytes_per_step)
 
     def validate_whole(self) -> None:
-        """Log bits per byte over all that is held out, or over as much of it as the run itself has trained on.
+        """Log bits per byte over all that is held out, or as much of it as the run itself has trained on.
 
-        A few steps of a large model would else be followed by hours of validation. A figure of the same state that
-        is already in the log stands.
+        A few steps of a large model would else be followed by hours of validation. A figure of the same state
+        that is already in the log stands.
         """
         self.validation = self.run.log.whole_validation(self.run.state.step)
         if self.validation is None:
@@ -85,8 +85,9 @@ class Results:
         # Loading matplotlib takes longer than many steps of a small model.
         from mlx_amort.plots import loss_and_rate
 
-        if self.run.log.steps:
-            loss_and_rate(self.run.log.rows, self.run.folder.plot, zlib_bits=self.run.zlib_bits)
+        rows = self.run.log.rows()
+        if rows:
+            loss_and_rate(rows, self.run.folder.plot, zlib_bits=self.run.zlib_bits)
         self._drawn_at = time.monotonic()
 
     def draw_now_and_then(self) -> None:
@@ -96,11 +97,11 @@ class Results:
 
     def summarize(self, ending: Ending) -> Summary:
         """Add up what the run has logged and saved."""
-        run, steps = self.run, self.run.log.steps
+        run, steps = self.run, [row for row in self.run.log.rows() if "loss_bits" in row]
         exit_codes = {"complete": 0, "stopped": 0, "diverged": 1}
         applied = [row["loss_bits"] for row in steps if row["applied"]][-LAST_STEPS:]
         median_s = statistics.median(row["step_s"] for row in steps) if steps else None
-        validation = self.validation or {"val_bits": None, "val_bytes": None, "whole": False}
+        validation = self.validation or {"step": None, "val_bits": None, "val_bytes": None, "whole": False}
         saved = complete_checkpoints(run.folder.path)
         return Summary(
             ending=ending,
@@ -112,6 +113,7 @@ class Results:
             total_steps=run.config.total_steps,
             bytes=run.state.step * run.config.bytes_per_step,
             train_bits=statistics.fmean(applied) if applied else None,
+            val_step=validation["step"],
             val_bits=validation["val_bits"],
             val_bytes=validation["val_bytes"],
             val_is_whole=validation["whole"],

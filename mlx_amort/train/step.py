@@ -61,7 +61,6 @@ class TrainingStep:
         self.step = step
         self.traces: Counter[str] = Counter()
         self._needs_key = policy_of(model.precision).weights == mx.bfloat16
-        self._accumulator: Weights | None = None
         lengths = window_lengths(step.chunks, step.effective_window)
         if step.tbptt == "last":
             early = window_lengths(step.chunks - step.effective_window, step.effective_window)
@@ -79,18 +78,15 @@ class TrainingStep:
 
         A step whose loss or gradient is not finite changes nothing but the count of steps.
         """
-        loss, self._accumulator = self.accumulate(state.weights, batch)
-        norm = self.update(state, loss, learning_rate)
-        result = StepResult(loss.item(), norm.item())  # type: ignore[arg-type]
-        if not result.is_finite:
-            # 0 · NaN is NaN: an accumulator that overflowed cannot be cleared by its first window.
-            self._accumulator = None
+        loss, gradients = self.accumulate(state.weights, batch)
+        norm = self.update(state, gradients, loss, learning_rate)
         state.step += 1
-        return result
+        return StepResult(loss.item(), norm.item())  # type: ignore[arg-type]
 
     def accumulate(self, weights: Weights, batch: Tokens) -> tuple[mx.array, Weights]:
         """Mean loss in nats and the gradient of a whole step, walked micro-batch by micro-batch, window by window."""
-        accumulator, self._accumulator = self._accumulator or self._zero_accumulator(weights), None
+        dtype = policy_of(self.model.precision).gradients
+        accumulator = {name: mx.zeros(weight.shape, dtype=dtype) for name, weight in weights.items()}
         losses = []
         for micro_batch in np.split(batch, self.step.accum):
             tokens = mx.array(micro_batch)
@@ -101,20 +97,23 @@ class TrainingStep:
                 mx.eval(stream)
                 start += length
             for length, window in self._windows:
-                keep = mx.array(1.0 if losses else 0.0)
                 piece = self._bytes_of(tokens, start, length)
-                loss, accumulator, stream = window(weights, accumulator, keep, stream, piece)
+                loss, accumulator, stream = window(weights, accumulator, stream, piece)
                 mx.eval(loss, accumulator, stream)
                 losses.append(loss)
                 start += length
         return mx.stack(losses).sum(), accumulator
 
-    def update(self, state: TrainState, loss: mx.array, learning_rate: float) -> mx.array:
-        """Apply the accumulated gradient to `state`; returns the gradient's norm before clipping."""
+    def update(self, state: TrainState, gradients: Weights, loss: mx.array, learning_rate: float) -> mx.array:
+        """Apply `gradients` to `state` and return their norm before clipping; nothing changes unless loss and norm are finite.
+
+        `gradients` is consumed: the dictionary is emptied, so that the update works in the buffers it held.
+        """
         key = mx.random.key(state.step) if self._needs_key else None
         state.weights, state.optimizer, norm = self._update(
-            state.weights, self._accumulator, state.optimizer, mx.array(learning_rate), mx.isfinite(loss), key
+            state.weights, gradients, state.optimizer, mx.array(learning_rate), mx.isfinite(loss), key
         )
+        gradients.clear()
         mx.eval(state.weights, state.optimizer, norm)
         return norm  # type: ignore[no-any-return]
 
@@ -122,27 +121,17 @@ class TrainingStep:
         seq = self.model.config.seq
         return tokens[:, start * seq : (start + length) * seq + 1]
 
-    def _zero_accumulator(self, weights: Weights) -> Weights:
-        dtype = policy_of(self.model.precision).gradients
-        return {name: mx.zeros(weight.shape, dtype=dtype) for name, weight in weights.items()}
-
     def _compiled_window(self, length: int, share: float) -> Compiled:
-        def weighted_loss(weights: Weights, tokens: mx.array, stream: StreamState) -> tuple[mx.array, StreamState]:
+        def weighted_loss(weights: Weights, stream: StreamState, tokens: mx.array) -> tuple[mx.array, StreamState]:
             loss, stream = self.model.loss(weights, tokens, stream)
             return loss * share, stream
 
         def window(
-            weights: Weights, accumulator: Weights, keep: mx.array, stream: StreamState, tokens: mx.array
+            weights: Weights, accumulator: Weights, stream: StreamState, tokens: mx.array
         ) -> tuple[mx.array, Weights, StreamState]:
             self.traces[f"window of {length}"] += 1
-            (loss, stream), gradients = mx.value_and_grad(weighted_loss)(weights, tokens, stream)
-            summed = {
-                name: (keep * accumulator[name].astype(mx.float32) + gradient.astype(mx.float32)).astype(
-                    accumulator[name].dtype
-                )
-                for name, gradient in gradients.items()
-            }
-            return loss, summed, stream
+            (loss, stream), gradients = mx.value_and_grad(weighted_loss)(weights, stream, tokens)
+            return loss, {name: accumulator[name] + gradients[name] for name in accumulator}, stream
 
         return mx.compile(window)
 

@@ -13,8 +13,8 @@ class Summary:
     """The outcome of a run so far. None: not measured.
 
     ending: complete; stopped (by --stop-after); interrupted (by a signal); diverged.
-    train_bits: mean of the last 20 steps. val_bits, val_bytes: of the newest validation, val_is_whole: it read all of
-    the validation part. bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too.
+    train_bits: mean of the last 20 steps. val_*: of the newest validation; val_is_whole: it read all of the
+    validation part. bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too.
     refused_steps: steps not applied because loss or gradient was not finite.
     """
 
@@ -27,6 +27,7 @@ class Summary:
     total_steps: int
     bytes: int
     train_bits: float | None
+    val_step: int | None
     val_bits: float | None
     val_bytes: int | None
     val_is_whole: bool

@@ -29,7 +29,7 @@ def test_newton_schulz_takes_the_cheaper_form_of_each_shape() -> None:
 
 
 def test_the_published_model_by_hand() -> None:
-    # In units of 1024³: a recurrent block's qkv 46, gate and proj 30, up and down 50; a local block has no gate.
+    # Units of 1024³: a recurrent block's qkv 46, gate and proj 30, up and down 50; a local one has no gate.
     units = 16 * (46 + 30 + 30 + 50 + 50) + 4 * (46 + 30 + 50 + 50)
     found = orthogonalizations(BIG, OptimizerConfig())
     blocks = sum(each.long_flops + each.square_flops for each in found if each.m == 1024)

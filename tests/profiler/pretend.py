@@ -25,6 +25,7 @@ C0_S = {"muon": 0.4, "adamw": 0.1}
 C1_S_PER_BYTE = 5e-5
 START_S = 2.0
 RATE = 1e12
+NOTHING: dict[str, Any] = {"step_s": None, "samples_s": [], "peak_bytes": None, "compile_s": None}
 
 
 class Killed(BaseException):
@@ -50,19 +51,21 @@ class Machine:
     def clock(self) -> float:
         return self.seconds
 
-    def step(self, point: Point) -> dict[str, Any]:
+    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
         if self.dies_at is not None and len(self.measured) == self.dies_at:
             raise Killed
         self.measured.append(point)
         if point.bytes_per_step > self.too_large:
-            note = {"status": "did not fit", "note": "killed", "samples_s": [], "wall_s": START_S}
-            return {**point.to_record(), "step_s": None, "peak_bytes": None, "compile_s": None, **note}
+            return {**point.to_record(), **NOTHING, "status": "did not fit", "note": "killed"}
         step_s = C0_S[point.optimizer] + C1_S_PER_BYTE * point.bytes_per_step
         step_s *= self.slowdown ** len(self.measured)
         width = 0.5 if self.scatters.get(point, 0) > 0 else 0.01
         self.scatters[point] = self.scatters.get(point, 0) - 1
         samples = [step_s * (1 + width * part) for part in (-1, -0.5, 0, 0.5, 1)]
         wall_s = START_S + 8 * step_s
+        if limit_s is not None and wall_s > limit_s:
+            self.seconds += limit_s
+            return {**point.to_record(), **NOTHING, "status": "too slow", "note": "stopped"}
         self.seconds += wall_s
         times = {"step_s": step_s, "samples_s": samples, "window_s": 0.9 * step_s, "update_s": 0.1 * step_s}
         phases = {"windows": 0.9 * step_s, "update": 0.1 * step_s}

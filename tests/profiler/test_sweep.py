@@ -17,7 +17,7 @@ from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request
 from mlx_amort.profiler.sweep import run_sweep
 from mlx_amort.profiler.wording import describe_outcome
-from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, MACHINE, Killed, Lines, Machine, request_of
+from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, MACHINE, RATE, Killed, Lines, Machine, request_of
 
 DEMO = resolve(preset="demo")
 CENTER = point_of(DEMO)
@@ -132,6 +132,13 @@ def test_a_grid_whose_centre_does_not_fit_moves_it(tmp_path: Path) -> None:
     assert record["fit"] is not None
 
 
+def test_a_budget_too_small_for_anything_is_kept(tmp_path: Path) -> None:
+    machine = Machine(DEMO)
+    record = sweep(tmp_path, request_of(budget_s=2), machine)
+    assert [row["status"] for row in record["rows"]] == ["too slow"]
+    assert machine.seconds == 2 and record["status"] == "complete" and record["fit"] is None
+
+
 def test_a_grid_of_which_nothing_fits_ends_without_a_fit(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(), Machine(DEMO, too_large=1))
     assert {row["status"] for row in record["rows"]} == {"did not fit"}
@@ -156,10 +163,10 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
     seen: list[dict[str, Any]] = []
 
     class Watching(Machine):
-        def step(self, point: Point) -> dict[str, Any]:
+        def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
             if (tmp_path / "profile.json").exists():
                 seen.append(json.loads((tmp_path / "profile.json").read_text()))
-            return super().step(point)
+            return super().step(point, limit_s)
 
     record = sweep(tmp_path, request_of(), Watching(DEMO))
     measured = {point_of_record(row) for row in record["rows"]}
@@ -190,10 +197,23 @@ def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path
         sweep(tmp_path, replace(request, base=other), Machine(other))
 
 
+def test_floors_are_the_better_of_two_measurements(tmp_path: Path) -> None:
+    class Busy(Machine):
+        def rates(self) -> dict[str, Any]:
+            share = 1.0 if self.measured else 0.1
+            found = super().rates()
+            products = [{**each, "flops_per_s": share * each["flops_per_s"]} for each in found["products"]]
+            return {"products": products, "copy_bytes_per_s": found["copy_bytes_per_s"] / share}
+
+    record = sweep(tmp_path, request_of(), Busy(DEMO))
+    assert record["floors"]["best_flops_per_s"] == RATE
+    assert record["floors"]["copy_bytes_per_s"] == 1e10
+
+
 def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(), Machine(DEMO))
     floors = record["floors"]
-    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / 1e12 * 1e6)
+    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / RATE * 1e6)
     assert floors["c1_times_floor"] == pytest.approx(C1_S_PER_BYTE * 1e6 / floors["c1_us_per_byte"])
     assert set(floors["c0_times_floor"]) == {"muon", "adamw"}
     lines = describe_outcome(record)

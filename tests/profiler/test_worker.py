@@ -30,7 +30,7 @@ POINT = point_of(TINY)
 
 
 def test_a_row_has_its_times_and_its_own_peak() -> None:
-    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
     assert row["status"] == "ok"
     assert len(row["samples_s"]) >= 3
     assert min(row["samples_s"]) <= row["step_s"] <= max(row["samples_s"])
@@ -50,30 +50,40 @@ def test_rates_of_every_shape_make_floors() -> None:
 
 
 def test_a_worker_over_its_memory_is_stopped_and_is_a_row() -> None:
-    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10 << 20).step(POINT)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10 << 20).step(POINT, None)
     assert row["status"] == "did not fit" and "used more than" in row["note"]
     assert row["step_s"] is None and row["samples_s"] == []
 
 
+def test_a_worker_over_its_time_is_stopped_and_is_a_row() -> None:
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, 0.1)
+    assert row["status"] == "too slow" and row["step_s"] is None
+
+
 def test_what_is_hopeless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run_worker", None)
-    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(replace(POINT, batch=10**7))
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(replace(POINT, batch=10**7), None)
     assert row["status"] == "did not fit" and row["note"].startswith("not tried")
 
 
 @pytest.mark.parametrize(
     ("outcome", "status", "note"),
     [
-        (Outcome(None, -signal.SIGKILL, False, ""), "did not fit", "killed"),
-        (Outcome(None, 1, False, "Traceback\nValueError: no"), "failed", "ValueError: no"),
-        (Outcome({"status": "did not fit", "note": "refused"}, 0, False, ""), "did not fit", "refused"),
+        (Outcome(None, -signal.SIGKILL, False, False, ""), "did not fit", "killed"),
+        (Outcome(None, -signal.SIGKILL, False, True, ""), "too slow", "budget"),
+        (Outcome(None, 1, False, False, "Traceback\nValueError: no"), "failed", "ValueError: no"),
+        (
+            Outcome({"status": "did not fit", "note": "refused"}, 0, False, False, ""),
+            "did not fit",
+            "refused",
+        ),
     ],
 )
 def test_every_death_is_a_row(
     monkeypatch: pytest.MonkeyPatch, outcome: Outcome, status: str, note: str
 ) -> None:
-    monkeypatch.setattr(process, "run_worker", lambda request, memory_bytes: outcome)
-    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT)
+    monkeypatch.setattr(process, "run_worker", lambda *_: outcome)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
     assert row["status"] == status and note in row["note"]
     assert row["batch"] == POINT.batch and row["step_s"] is None
 

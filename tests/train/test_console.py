@@ -1,0 +1,129 @@
+"""What is printed: one moving line on a terminal, sparse plain lines elsewhere, little when quiet."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from mlx_amort.errors import UserError
+from mlx_amort.train.console import Console, printable_lines, step_line
+from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.train.loop import train
+from mlx_amort.train.metrics import MetricsLog, Row, read_rows
+from mlx_amort.train.opening import new_run
+from mlx_amort.train.wording import as_duration, as_size
+from tests.train.tiny import tiny_config, write_text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def row_of(step: int, loss_bits: float | None = 2.0, step_s: float = 0.5) -> Row:
+    return {
+        "step": step,
+        "bytes": 100 * step,
+        "loss_bits": loss_bits,
+        "grad_norm": 1.0,
+        "step_s": step_s,
+        "peak_bytes": 512_000_000,
+        "applied": loss_bits is not None,
+    }
+
+
+def test_the_step_line_says_what_is_asked_of_it() -> None:
+    line = step_line([row_of(1, 3.0, 9.0), row_of(2, 2.0), row_of(3, 1.0)], last_step=123)
+    assert line == "step 3/123  2.000 bits per byte  200 bytes/s  1:00 left  peak 512 MB"
+    assert "not finite" in step_line([row_of(4, None)], last_step=5)
+
+
+def test_plain_lines_are_the_first_the_last_and_few_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    printed = io.StringIO()
+    console = Console(printed, printed)
+    for step in range(1, 101):
+        console.step(row_of(step))
+        now += 0.3
+    console.steps_ended()
+    steps = [int(line.split()[1].split("/")[0]) for line in printed.getvalue().splitlines()]
+    assert (steps[0], steps[-1]) == (1, 100) and 5 <= len(steps) <= 9
+    assert "\r" not in printed.getvalue()
+
+
+def test_a_terminal_has_one_moving_line_and_standing_ones_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = Terminal()
+    console = Console(printed, printed)
+    console.step(row_of(1))
+    console.validated({"step": 1, "val_bits": 3.0, "val_bytes": 10, "whole": False}, 20)
+    console.step(row_of(2))
+    console.step(row_of(3))
+    console.steps_ended()
+    standing = [line.split("\r")[-1].replace("\x1b[K", "") for line in printed.getvalue().split("\n")[:-1]]
+    assert [line.split("  ")[0] for line in standing] == ["step 1", "step 3/0"]
+    assert "over the first 10 held-out bytes of 20" in standing[0]
+    moving = [piece for line in printed.getvalue().split("\n") for piece in line.split("\r")[1:-1]]
+    assert moving and all(len(piece.replace("\x1b[K", "")) < 40 for piece in moving)
+
+
+def printed_by(tmp_path: Path, **how: bool) -> tuple[str, str]:
+    run = new_run(tiny_config(write_text(tmp_path), eval_every=2), tmp_path / "run", ["test"])
+    progress, outcome = io.StringIO(), io.StringIO()
+    console = Console(progress, outcome, **how)
+    console.summary(train(run, console, Interrupt()))
+    return progress.getvalue(), outcome.getvalue()
+
+
+def test_a_run_says_what_it_resolved_how_it_goes_and_what_came_of_it(tmp_path: Path) -> None:
+    progress, outcome = printed_by(tmp_path)
+    subjects = [line.split()[0] for line in progress.split("\n\n")[0].splitlines()]
+    assert subjects == ["model", "step", "run", "optimizer", "data", "machine", "memory", "folder"]
+    assert "128 bytes: 2 rows × 2 chunks × 32 bytes" in progress and "6 steps, 768 bytes" in progress
+    for said in ("bits per byte", "zlib -9", "bytes/s", "peak memory", "plot", "checkpoint", "generate"):
+        assert said in outcome
+    assert outcome.isprintable() or all(line.isprintable() for line in outcome.splitlines())
+
+
+def test_quiet_leaves_only_the_outcome(tmp_path: Path) -> None:
+    progress, outcome = printed_by(tmp_path, is_quiet=True)
+    assert progress == "" and "done at step 6 of 6" in outcome
+
+
+def test_json_is_one_object(tmp_path: Path) -> None:
+    progress, outcome = printed_by(tmp_path, as_json=True)
+    summary = json.loads(outcome)
+    assert (summary["ending"], summary["step"], summary["bytes"]) == ("complete", 6, 768)
+    wanted = {"val_bits", "zlib_bits", "bytes_per_s", "train_s", "peak_bytes", "checkpoint", "plot"}
+    assert wanted <= set(summary)
+    assert "step 6/6" in progress
+
+
+def test_a_sample_cannot_drive_the_terminal() -> None:
+    assert printable_lines("a\x1b[2Jb\nc\r") == ["a�[2Jb", "c�"]
+
+
+def test_durations_and_sizes() -> None:
+    assert [as_duration(seconds) for seconds in (-1, 0, 41.6, 3723)] == ["0:00", "0:00", "0:42", "1:02:03"]
+    assert [as_size(amount) for amount in (5, 1500, 512e6, 4.23e9)] == ["5 B", "1.5 kB", "512 MB", "4.2 GB"]
+
+
+def test_the_log_counts_refused_steps_and_passes_over_a_torn_line(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step, loss_bits in enumerate([1.0, None, None], start=1):
+        log.append(row_of(step, loss_bits))
+    log.append({"step": 3, "bytes": 300, "val_bits": 1.0, "val_bytes": 5, "whole": True})
+    assert log.refused_in_a_row == MetricsLog(log.path).refused_in_a_row == 2
+    assert log.whole_validation(2) is None and log.whole_validation(3) is not None
+    with log.path.open("a", encoding="utf-8") as file:
+        file.write('{"step": 4')
+    assert [row["step"] for row in read_rows(log.path)] == [1, 2, 3, 3]
+    with log.path.open("a", encoding="utf-8") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:5: is not a row"):
+        read_rows(log.path)

@@ -1,0 +1,253 @@
+"""Whole runs in this process: exact resumption, what is left on disk, what is refused, what is not finite."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_amort.config import Config, SourceConfig
+from mlx_amort.config_io import load, resolve
+from mlx_amort.errors import UserError
+from mlx_amort.train import loop, opening
+from mlx_amort.train.checkpoint import complete_checkpoints, load_latest
+from mlx_amort.train.metrics import read_rows
+from mlx_amort.train.opening import new_run, resumed_run
+from mlx_amort.train.state import TrainState, new_train_state
+from mlx_amort.train.step import StepResult, TrainingStep
+from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, train_quietly, write_text
+
+EXACT = ("step", "bytes", "loss_bits", "grad_norm", "lr", "applied", "val_bits", "val_bytes", "whole")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_text(tmp_path)
+
+
+def exact_rows(folder: Path) -> list[dict[str, object]]:
+    """The log without what depends on the clock and the allocator."""
+    return [{key: row[key] for key in EXACT if key in row} for row in read_rows(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+def test_three_steps_and_three_more_are_six(tmp_path: Path, text: Path, precision: str) -> None:
+    config = tiny_config(text, precision, eval_every=2)
+    start(config, tmp_path / "whole")
+    _, stopped = start(config, tmp_path / "halves", stop_after=3)
+    assert (stopped.ending, stopped.step, stopped.exit_code) == ("stopped", 3, 0)
+    _, ended = go_on(tmp_path / "halves")
+    assert (ended.ending, ended.step) == ("complete", 6)
+
+    whole, halves = load_latest(tmp_path / "whole"), load_latest(tmp_path / "halves")
+    assert whole.state.step == halves.state.step == 6
+    assert is_equal(whole.state.weights, halves.state.weights)
+    assert is_equal(whole.state.optimizer, halves.state.optimizer)
+    assert exact_rows(tmp_path / "whole") == exact_rows(tmp_path / "halves")
+
+
+def test_a_killed_run_that_logged_further_goes_on_from_its_checkpoint(tmp_path: Path, text: Path) -> None:
+    config = tiny_config(text, save_every=2)
+    start(config, tmp_path / "whole")
+    start(config, tmp_path / "killed", stop_after=2)
+    log = tmp_path / "killed" / "metrics.jsonl"
+    with log.open("a", encoding="utf-8") as file:
+        file.write('{"step": 3, "bytes": 1, "loss_bits": 1.0, "applied": true}\n{"step": 4, "by')
+    go_on(tmp_path / "killed")
+    assert exact_rows(tmp_path / "killed") == exact_rows(tmp_path / "whole")
+
+
+def test_a_run_leaves_all_that_it_promises(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "run"
+    config = tiny_config(text, eval_every=2, save_every=2, keep_checkpoints=2)
+    run, summary = start(config, out)
+    assert load(out / "config.yaml") == run.config
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    assert {"versions", "machine", "command", "started_at", "corpora"} <= set(record)
+    rows = read_rows(out / "metrics.jsonl")
+    steps = [row for row in rows if "loss_bits" in row]
+    wanted = {"step", "bytes", "loss_bits", "grad_norm", "lr", "step_s", "peak_bytes", "applied"}
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6] and all(set(row) == wanted for row in steps)
+    assert [row["bytes"] for row in steps] == [128 * n for n in range(1, 7)]
+    validations = [row for row in rows if "val_bits" in row]
+    assert [row["step"] for row in validations] == [2, 4, 6]
+    assert all({"step", "bytes", "val_bits"} <= set(row) for row in validations)
+    assert [path.name for path in complete_checkpoints(out)] == ["step-00000004", "step-00000006"]
+    assert (out / "plots" / "loss_and_rate.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "sample.txt").read_bytes().startswith(b"th") and (out / "sample.txt").stat().st_size == 6
+    assert summary.val_is_whole and summary.val_bits == validations[-1]["val_bits"]
+    assert summary.train_bits == pytest.approx(np.mean([row["loss_bits"] for row in steps]))
+
+
+def test_the_first_loss_is_that_of_guessing(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run")
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert rows[0]["loss_bits"] == pytest.approx(8, abs=0.05) and rows[5]["loss_bits"] < rows[0]["loss_bits"]
+
+
+def test_resuming_a_finished_run_takes_no_step_and_measures_nothing_twice(tmp_path: Path, text: Path) -> None:
+    _, first = start(tiny_config(text), tmp_path / "run")
+    before = exact_rows(tmp_path / "run")
+    _, second = go_on(tmp_path / "run")
+    assert exact_rows(tmp_path / "run") == before
+    assert (second.step, second.val_bits, second.sample) == (6, first.val_bits, first.sample)
+
+
+def asked(*overrides: str) -> Callable[[Config], Config]:
+    return lambda saved: resolve(base=saved, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.ffn=64",
+        "step.batch=3",
+        "step.chunks=4",
+        "step.accum=2",
+        "step.precision=bf16",
+        "optimizer.name=adamw",
+        "data.validation_fraction=0.2",
+        "run.seed=1",
+    ],
+)
+def test_another_run_is_refused_by_the_key(tmp_path: Path, text: Path, override: str) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=1)
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match=override.partition("=")[0]):
+        resumed_run(tmp_path / "run", asked(override), ["test"])
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_a_longer_run_and_another_rate_are_taken_and_said(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=1)
+    run = resumed_run(tmp_path / "run", asked("run.steps=4", "schedule.base_lr=1e-4"), ["test"])
+    summary, printed = train_quietly(run)
+    assert summary.step == summary.total_steps == 4
+    assert "run.steps: 6 -> 4" in printed and "schedule.base_lr: 0.003 -> 0.0001" in printed
+    assert read_rows(tmp_path / "run" / "metrics.jsonl")[-2]["lr"] < 2e-4
+    assert load(tmp_path / "run" / "config.yaml").run.steps == 4
+    with pytest.raises(UserError, match=r"2 steps: the run in .* is already at step 4"):
+        resumed_run(tmp_path / "run", asked("run.steps=2"), ["test"])
+
+
+def test_a_corpus_that_changed_is_refused(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=1)
+    text.write_text(text.read_text(encoding="utf-8") + "more", encoding="utf-8")
+    with pytest.raises(UserError, match=r"text\.txt' changed: 6,000 units"):
+        go_on(tmp_path / "run")
+
+
+def test_a_run_does_not_start_in_another_runs_folder(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=1)
+    with pytest.raises(UserError, match="already holds a run; go on with --resume"):
+        new_run(tiny_config(text), tmp_path / "run", ["test"])
+
+
+def test_the_default_folder_is_named_after_preset_and_time(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(tiny_config(text), preset="demo")
+    folders = [new_run(config, None, ["test"]).folder.path for _ in range(2)]
+    assert folders[0] != folders[1] and all(path.is_relative_to("runs") for path in folders)
+    assert all(path.name.startswith("demo-") and path.is_dir() for path in folders)
+
+
+def test_sources_are_found_from_any_folder(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config(Path(text.name))
+    run = new_run(config, tmp_path / "run", ["test"])
+    assert run.config.data.sources == (SourceConfig(str(text)),)
+    # Naming it as before is no change.
+    train_quietly(run, stop_after=1)
+    resumed_run(tmp_path / "run", lambda saved: dataclasses.replace(saved, data=config.data), ["test"])
+
+
+def test_a_state_larger_than_the_memory_allowed_is_refused(tmp_path: Path, text: Path) -> None:
+    config = tiny_config(text, memory_limit_bytes=100_000)
+    with pytest.raises(UserError, match="weights, gradients and optimizer state alone take"):
+        new_run(config, tmp_path / "run", ["test"])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_state_bytes_counts_the_arrays(text: Path, precision: str, optimizer: str) -> None:
+    config = resolve(base=tiny_config(text, precision), overrides=[f"optimizer.name={optimizer}"])
+    model = opening._model(config)
+    state = new_train_state(model, config.optimizer, 0)
+    batch = np.zeros((2, 2 * MODEL.seq + 1), np.uint8)
+    _, gradients = TrainingStep(model, config.step, config.optimizer).accumulate(state.weights, batch)
+    arrays = [*state.weights.values(), *state.optimizer.values(), *gradients.values()]
+    count = state.optimizer["updates"].nbytes
+    assert opening.state_bytes(config) == sum(array.nbytes for array in arrays) - count
+
+
+class FailingStep(TrainingStep):
+    """A step whose loss is not finite at the chosen steps."""
+
+    failing: tuple[int, ...] = ()
+
+    def __call__(self, state: TrainState, batch: np.ndarray, learning_rate: float) -> StepResult:
+        if state.step not in self.failing:
+            return super().__call__(state, batch, learning_rate)
+        # The norm of one gain overflows the logits: the loss itself, not only the report, is not finite.
+        good = state.weights["n_out"]
+        state.weights["n_out"] = good * math.inf
+        result = super().__call__(state, batch, learning_rate)
+        state.weights["n_out"] = good
+        return result
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> type[FailingStep]:
+    monkeypatch.setattr(loop, "TrainingStep", FailingStep)
+    return FailingStep
+
+
+def test_a_step_that_is_not_finite_is_reported_and_not_applied(
+    tmp_path: Path, text: Path, failing: type[FailingStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "failing", (2,))
+    run = new_run(tiny_config(text), tmp_path / "run", ["test"])
+    train_quietly(run, stop_after=2)
+    before = load_latest(tmp_path / "run").state
+    run = resumed_run(tmp_path / "run", lambda config: config, ["test"])
+    _, printed = train_quietly(run, stop_after=3)
+    after = load_latest(tmp_path / "run").state
+    assert "step 3 not applied: its loss is not finite" in printed
+    assert is_equal(before.weights, after.weights) and is_equal(before.optimizer, after.optimizer)
+    row = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert (row["step"], row["applied"], row["loss_bits"]) == (3, False, None)
+    _, ended = go_on(tmp_path / "run")
+    assert (ended.ending, ended.refused_steps) == ("complete", 1)
+    weights = load_latest(tmp_path / "run").state.weights.values()
+    assert all(bool(mx.isfinite(weight).all()) for weight in weights)
+
+
+def test_three_in_a_row_end_the_run_and_name_the_last_good_checkpoint(
+    tmp_path: Path, text: Path, failing: type[FailingStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "failing", (1, 3, 4, 5))
+    run = new_run(tiny_config(text, steps=20, save_every=1), tmp_path / "run", ["test"])
+    summary, _ = train_quietly(run)
+    assert (summary.ending, summary.exit_code, summary.step) == ("diverged", 1, 6)
+    assert summary.checkpoint == str(tmp_path / "run" / "checkpoints" / "step-00000003")
+    assert load_latest(tmp_path / "run").state.step == 3
+
+
+def test_stopping_between_failures_does_not_forgive_them(
+    tmp_path: Path, text: Path, failing: type[FailingStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "failing", (1, 2, 3))
+    start(tiny_config(text, steps=20), tmp_path / "run", stop_after=3)
+    _, summary = go_on(tmp_path / "run")
+    assert (summary.ending, summary.step) == ("diverged", 4)
