@@ -1,7 +1,7 @@
-"""Make the coefficients of mlx_amort/ops: exp as a polynomial to the eighth, GELU and its slope as rational functions.
+"""Make the coefficients of mlx_amort/ops: exp as a polynomial to the eighth, GELU and its slope as rationals.
 
-Run it without arguments; it prints each fit and its error in float64. The fits are weighted minimax by Lawson's iteration
-(iteratively reweighted least squares); rational ones are linearised and reweighted by the last denominator.
+Run it without arguments; it prints each fit and its error in float64. The fits are weighted minimax by Lawson's
+iteration (iteratively reweighted least squares); rational ones are linearised and reweighted by the last denominator.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ def fit_exp(degree: int = 7, squarings: int = 3, lowest: float = 40.0) -> tuple[
     # An error e of the root is 2^s exp((2^s - 1) x) e after the squarings, and far out only has to stay small.
     tolerance = np.minimum(np.exp(-(power - 1) * x) / power * 1e-7, 0.009)
     basis = (x / reach)[:, None] ** np.arange(1, degree + 1)
-    weights, best, coefficients = np.ones_like(x), math.inf, np.zeros(degree)
+    weights, best = np.ones_like(x), math.inf
+    coefficients: Array = np.zeros(degree)
     for _ in range(400):
         scale = np.sqrt(weights) / tolerance
-        solution = np.linalg.lstsq(basis * scale[:, None], (np.exp(x) - 1) * scale, rcond=None)[0]
+        solution = np.linalg.lstsq(basis * scale[:, None], (np.exp(x) - 1) * scale, rcond=None)[0].astype(
+            np.float64
+        )
         error = np.abs(basis @ solution + 1 - np.exp(x)) / tolerance
         if error.max() < best:
             best, coefficients = error.max(), solution
@@ -35,17 +38,21 @@ def fit_exp(degree: int = 7, squarings: int = 3, lowest: float = 40.0) -> tuple[
     return coefficients / (power * reach) ** np.arange(1, degree + 1), best * 1e-7
 
 
-def fit_odd_rational(values: Array, x: Array, weight: Array, top: int, bottom: int) -> tuple[Array, Array, float]:
+def fit_odd_rational(
+    values: Array, x: Array, weight: Array, top: int, bottom: int
+) -> tuple[Array, Array, float]:
     """P and Q in z = x^2 with values near P(z)/Q(z), Q(0) = 1, minimax under `weight`."""
     largest = float((x * x).max())
     s = x * x / largest
     up, down = s[:, None] ** np.arange(top + 1), s[:, None] ** np.arange(1, bottom + 1)
     basis = np.concatenate([up, -values[:, None] * down], axis=1)
     weights, denominator, best = np.ones_like(x), np.ones_like(x), math.inf
-    coefficients = np.zeros(top + bottom + 1)
+    coefficients: Array = np.zeros(top + bottom + 1)
     for _ in range(60):
         scale = weight * np.sqrt(weights) / denominator
-        solution = np.linalg.lstsq(basis * scale[:, None], values * scale, rcond=None)[0]
+        solution: Array = np.linalg.lstsq(basis * scale[:, None], values * scale, rcond=None)[0].astype(
+            np.float64
+        )
         denominator = 1 + down @ solution[top + 1 :]
         error = np.abs(up @ solution[: top + 1] / denominator - values) * weight
         if error.max() < best:

@@ -59,9 +59,7 @@ def recurrent_mixer(
     u = rms_norm(g, weights["n1"])
     z = linear(u, weights["qkv"])
     mixed, tail = _convolve_stream(z, weights["conv"], valid, tail)
-    q, k, v = (
-        split_heads(part.reshape(rows, -1, width), heads) for part in mx.split(mixed, 3, axis=-1)
-    )
+    q, k, v = (split_heads(part.reshape(rows, -1, width), heads) for part in mx.split(mixed, 3, axis=-1))
     log_decay = log_decay_of(weights, u)
     if valid is not None:
         k = k * valid.reshape(rows, 1, -1, 1).astype(k.dtype)

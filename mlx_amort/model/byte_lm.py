@@ -11,18 +11,24 @@ one batch of B·W rows; only the recurrence and its convolution look along the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import mlx.core as mx
 
 from mlx_amort.config import ModelConfig
-from mlx_amort.model.blocks import BlockState, Weights, attention_mixer, feed_forward, recurrent_mixer
+from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.convolution import TAIL
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
 from mlx_amort.ops.precision import linear, policy_of
+
+Result = TypeVar("Result")
+
+Weights = dict[str, mx.array]
 
 StreamState = list[BlockState]
 """One state a recurrent block, in block order; empty for trunks without recurrence."""
@@ -97,7 +103,9 @@ class ByteLM:
             outer = len(config.block_kinds) - config.layers
             first_trunk, after_trunk = outer // 2, outer // 2 + config.layers
             x, _ = self._run_blocks(weights, x, None, [], range(first_trunk))
-            slot_of_byte, position, valid = assign_slots(is_boundary(tokens, config.boundary_rule), config.slots)
+            slot_of_byte, position, valid = assign_slots(
+                is_boundary(tokens, config.boundary_rule), config.slots
+            )
             g = gather_slots(x, position, valid, slot_of_byte) + weights["slot"].astype(dtype)
             g, state = self._run_blocks(weights, g, valid, state, range(first_trunk, after_trunk))
             x = scatter_slots(x, g, position, valid, slot_of_byte)
@@ -134,11 +142,10 @@ class ByteLM:
         state: StreamState,
         indices: range,
     ) -> tuple[mx.array, StreamState]:
-        heads = self.config.heads
-        attend, recur, feed = partial(attention_mixer, heads=heads), partial(recurrent_mixer, heads=heads), feed_forward
-        if self.activation_checkpointing:
-            # Half a block at a time: what one recomputation brings back is a block's larger half, not the whole.
-            attend, recur, feed = mx.checkpoint(attend), mx.checkpoint(recur), mx.checkpoint(feed)
+        # Half a block at a time: what one recomputation brings back is a block's larger half, not the whole.
+        attend = self._recomputed(partial(attention_mixer, heads=self.config.heads))
+        recur = self._recomputed(partial(recurrent_mixer, heads=self.config.heads))
+        feed = self._recomputed(feed_forward)
         after: StreamState = []
         for index in indices:
             own = block_weights(weights, index)
@@ -149,3 +156,6 @@ class ByteLM:
                 x = attend(own, x)
             x = feed(own, x)
         return x, after
+
+    def _recomputed(self, half_block: Callable[..., Result]) -> Callable[..., Result]:
+        return mx.checkpoint(half_block) if self.activation_checkpointing else half_block

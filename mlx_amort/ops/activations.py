@@ -16,7 +16,13 @@ from mlx_amort.ops.paths import active_path, fence
 
 # Minimax fits on u^2 in [0, 30] and [0, 32]; tools/fit_elementary.py makes them and prints their errors.
 _GELU_LIMIT = math.sqrt(30.0)
-_GELU_P = [0.3989386553320959, 0.07050902200752111, 0.007011198455184743, 0.0005535610740162129, 9.990805113989047e-06]
+_GELU_P = [
+    0.3989386553320959,
+    0.07050902200752111,
+    0.007011198455184743,
+    0.0005535610740162129,
+    9.990805113989047e-06,
+]
 _GELU_Q = [
     1.0,
     0.34336617256950197,

@@ -82,7 +82,8 @@ def _tiled(q: mx.array, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
     outputs, log_sums = [], []
     for tiles in _tiles(q.shape[-2], CPU_QUERY_BLOCK):
         scores = [
-            fence(_masked(scaled[..., a:b, :] @ _transposed(keys[..., c:d, :]), (a, b, c, d))) for a, b, c, d in tiles
+            fence(_masked(scaled[..., a:b, :] @ _transposed(keys[..., c:d, :]), (a, b, c, d)))
+            for a, b, c, d in tiles
         ]
         largest = fence(reduce(mx.maximum, [row_max(tile) for tile in scores]))
         weighted = fence(
@@ -154,7 +155,11 @@ def _gradients(
         grad_queries.append(_total(parts))
         if len(tiles) == 2:
             early = _key_gradients(gradients[0], queries[..., a:b, :], grad[..., a:b, :])
-            before = early if before is None else (early[0] + before[0][..., :a, :], early[1] + before[1][..., :a, :])
+            before = (
+                early
+                if before is None
+                else (early[0] + before[0][..., :a, :], early[1] + before[1][..., :a, :])
+            )
     return _joined(grad_queries[::-1]), _joined(grad_keys[::-1]), _joined(grad_values[::-1])
 
 
@@ -181,7 +186,6 @@ def _fused_forward_vjp(
 
     log_sums = []
     for tiles in _tiles(q.shape[-2], GPU_QUERY_BLOCK):
-        a, b, _, _ = tiles[-1]
         scores = [_masked(_scores(scaled, k, tile), tile) for tile in tiles]
         log_sums.append(reduce(mx.logaddexp, [mx.logsumexp(tile, axis=-1, keepdims=True) for tile in scores]))
     log_sum = _joined(log_sums)

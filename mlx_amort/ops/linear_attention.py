@@ -113,7 +113,9 @@ def _states_at_starts(writes: mx.array, total: mx.array, state: mx.array) -> tup
     starts_j = Σ_{i<j} exp(Σ_{i<l<j} total_l) write_i with the incoming state as write_{-1}.
     """
     rows, heads, count, width, _ = writes.shape
-    sources = mx.concatenate([state[:, :, None], writes], axis=2).reshape(rows, heads, count + 1, width * width)
+    sources = mx.concatenate([state[:, :, None], writes], axis=2).reshape(
+        rows, heads, count + 1, width * width
+    )
     running = mx.concatenate([mx.zeros((rows, heads, 1)), mx.cumsum(total, axis=-1)], axis=-1)
     visible = mx.tril(mx.ones((count + 1, count + 1), dtype=mx.bool_))
     decays = _masked_decay(running[..., :, None], running[..., None, :], visible, mx.exp)

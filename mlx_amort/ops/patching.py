@@ -7,6 +7,8 @@ Source: docs/model.md, "Patching"; Slagle 2024 (SpaceByte) for the rule `first`.
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 
 
@@ -82,7 +84,7 @@ def gather_slots(x: mx.array, position: mx.array, valid: mx.array, slot_of_byte:
         zeros = [mx.zeros_like(p) for p in primals[1:]]
         return (_slots_to_bytes(cotangent, primals[3]), *zeros)
 
-    return gather(x, position, valid, slot_of_byte)
+    return cast(mx.array, gather(x, position, valid, slot_of_byte))
 
 
 def scatter_slots(
@@ -102,4 +104,4 @@ def scatter_slots(
         zeros = [mx.zeros_like(p) for p in primals[1:]]
         return (_bytes_to_slots(cotangent, primals[1], primals[2]), *zeros)
 
-    return x + spread(g, position, valid, slot_of_byte)
+    return x + cast(mx.array, spread(g, position, valid, slot_of_byte))

@@ -58,7 +58,7 @@ def _product(x: mx.array, weight: mx.array) -> mx.array:
 
 
 def _product_gradients(x: mx.array, weight: mx.array, cotangent: mx.array) -> tuple[mx.array, mx.array]:
-    """Cotangents of `x` and of the weight; the latter in its own [out, in] order, so that adding it up is contiguous."""
+    """Cotangents of `x` and of the weight; the latter in [out, in] order, so that adding it up is contiguous."""
     grad = operand(_flat(cotangent))
     grad_x = (grad @ operand(weight.astype(x.dtype))).astype(x.dtype).reshape(x.shape)
     return grad_x, (grad.T @ operand(_flat(x))).astype(x.dtype).astype(weight.dtype)

@@ -26,7 +26,7 @@ START_S = 8.0
 WARM_UP_STEPS = 3
 # The anchor is measured this often, so one measurement may take no more than its share of the budget.
 ANCHOR_VISITS = 3
-_ANCHOR_SHARE = 0.1
+_ANCHOR_SHARE = 0.07
 _SEED = 0
 
 

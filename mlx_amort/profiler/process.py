@@ -45,14 +45,18 @@ class ProcessMeasurer:
     steps: int
     memory_bytes: int
 
+    def is_hopeless(self, point: Point) -> bool:
+        """Whether a point needs so much memory that it is not even tried."""
+        return rough_peak_bytes(point.configure(self.base)) > _DOUBT * self.memory_bytes
+
     def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
         """A row: the point, and its times or why there are none (status did not fit, too slow or failed).
 
         A worker that takes longer than `limit_s` is stopped.
         """
         config = point.configure(self.base)
-        guess = rough_peak_bytes(config)
-        if guess > _DOUBT * self.memory_bytes:
+        if self.is_hopeless(point):
+            guess = rough_peak_bytes(config)
             free = f"{format_size(self.memory_bytes)} may be used"
             note = f"not tried: it needs about {format_size(guess)} and {free}"
             return {**point.to_record(), **_without_times("did not fit", note)}

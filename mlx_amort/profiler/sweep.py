@@ -48,6 +48,8 @@ class Measurer(Protocol):
 
     def step(self, point: Point, limit_s: float | None) -> dict[str, Any]: ...
 
+    def is_hopeless(self, point: Point) -> bool: ...
+
     def rates(self) -> dict[str, Any]: ...
 
 
@@ -311,10 +313,12 @@ class Sweep:
         self._save()
 
     def _seconds(self, point: Point, anchor: Point | None = None) -> float:
-        """What measuring a point will take, scaled from the anchor's row."""
+        """What measuring a point will take, scaled from the anchor's fastest row; 0 if it is not tried."""
+        if self.measurer.is_hopeless(point):
+            return 0.0
         anchor = anchor or self._anchor
-        row = self._row_of(anchor)
-        assert row is not None
+        visits = [row for row in self.record["rows"] if point_of_record(row) == anchor and row["step_s"]]
+        row = min(visits, key=lambda row: row["step_s"])
         spent_s = (WARM_UP_STEPS + len(row["samples_s"])) * row["step_s"]
         start_s = max(1.0, row.get("wall_s", START_S + spent_s) - spent_s)
         share = _FIXED_SHARE + (1 - _FIXED_SHARE) * point.bytes_per_step / anchor.bytes_per_step

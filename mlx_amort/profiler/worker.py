@@ -65,8 +65,8 @@ def measure_step(config: Config, steps: int) -> dict[str, Any]:
     """Times and peak memory of at least `steps` whole steps of `config`, after it is compiled and settled.
 
     Units: seconds (medians; every sample in samples_s), bytes. compile_s is what the first step took more
-    than a settled one. `phases` divides the median step: data is the batch's way into an array, for reading
-    overlaps with computing; rest is Python and reading the loss.
+    than a settled one. `phases` divides one step, the median one: data is the batch's way into an array, for
+    reading overlaps with computing; rest is Python and reading the loss.
     """
     model = ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
     state = new_train_state(model, config.optimizer, seed=0)
@@ -98,9 +98,10 @@ def measure_step(config: Config, steps: int) -> dict[str, Any]:
     peak_bytes = mx.get_peak_memory()
     data_s = _data_s(batch)
     step_s, windows_s, updates_s = (statistics.median(values) for values in (samples_s, window_s, update_s))
-    phases = {"windows": windows_s, "update": updates_s, "data": data_s}
-    phases["rest"] = max(0.0, step_s - windows_s - updates_s - data_s)
-    phases["windows"] -= min(data_s, windows_s)
+    # The parts of one step, the nearest to the median: medians of parts need not sum to that of the whole.
+    nearest = min(range(len(samples_s)), key=lambda index: abs(samples_s[index] - step_s))
+    phases = {"windows": window_s[nearest] - data_s, "update": update_s[nearest], "data": data_s}
+    phases["rest"] = samples_s[nearest] - window_s[nearest] - update_s[nearest]
     return {
         "step_s": step_s,
         "samples_s": samples_s,

@@ -105,7 +105,7 @@ class TrainingStep:
         return mx.stack(losses).sum(), accumulator
 
     def update(self, state: TrainState, gradients: Weights, loss: mx.array, learning_rate: float) -> mx.array:
-        """Apply `gradients` to `state` and return their norm before clipping; nothing changes unless loss and norm are finite.
+        """Apply `gradients` to `state`, if loss and norm are finite; returns the norm before clipping.
 
         `gradients` is consumed: the dictionary is emptied, so that the update works in the buffers it held.
         """
@@ -122,7 +122,9 @@ class TrainingStep:
         return tokens[:, start * seq : (start + length) * seq + 1]
 
     def _compiled_window(self, length: int, share: float) -> Compiled:
-        def weighted_loss(weights: Weights, stream: StreamState, tokens: mx.array) -> tuple[mx.array, StreamState]:
+        def weighted_loss(
+            weights: Weights, stream: StreamState, tokens: mx.array
+        ) -> tuple[mx.array, StreamState]:
             loss, stream = self.model.loss(weights, tokens, stream)
             return loss * share, stream
 

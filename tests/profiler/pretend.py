@@ -25,6 +25,7 @@ C0_S = {"muon": 0.4, "adamw": 0.1}
 C1_S_PER_BYTE = 5e-5
 START_S = 2.0
 RATE = 1e12
+HOPELESS_BATCH = 10_000
 NOTHING: dict[str, Any] = {"step_s": None, "samples_s": [], "peak_bytes": None, "compile_s": None}
 
 
@@ -71,6 +72,9 @@ class Machine:
         phases = {"windows": 0.9 * step_s, "update": 0.1 * step_s}
         rest = {"compile_s": 1.0, "peak_bytes": 10**8, "phases": phases, "status": "ok", "wall_s": wall_s}
         return {**point.to_record(), **times, **rest}
+
+    def is_hopeless(self, point: Point) -> bool:
+        return point.batch > HOPELESS_BATCH
 
     def rates(self) -> dict[str, Any]:
         products = [("window", product) for product in window_products(self.base)]

@@ -46,10 +46,10 @@ def test_a_product_has_every_combination_once() -> None:
     assert product_grid(BASE, Lists()) == [BASE]
 
 
-def test_a_budget_halves_the_base_until_an_anchor_is_a_tenth() -> None:
+def test_a_budget_halves_the_base_until_an_anchor_is_its_share() -> None:
     assert affordable_base(BASE, 20.0, 5, None) == BASE
     assert affordable_base(BASE, 20.0, 5, 1e6) == BASE
-    assert affordable_base(BASE, 20.0, 5, 300).batch == 12
+    assert affordable_base(BASE, 20.0, 5, 300).batch == 6
     assert affordable_base(BASE, 1e6, 5, 300).batch == 1
 
 

@@ -116,9 +116,10 @@ def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: P
     assert record["status"] == "complete"
 
 
-def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget_s", [None, 600.0])
+def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path, budget_s: float | None) -> None:
     lists = Lists(batches=(1, 2, 4, 8, 100_000))
-    record = sweep(tmp_path, request_of(is_grid=False, lists=lists), Machine(DEMO, too_large=10_000))
+    record = sweep(tmp_path, request_of(budget_s, False, lists), Machine(DEMO, too_large=10_000))
     statuses = {row["batch"]: row["status"] for row in record["rows"]}
     assert statuses == {1: "ok", 2: "ok", 4: "ok", 8: "ok", 100_000: "did not fit"}
     assert record["fit"]["c0_s"]["muon"] == pytest.approx(C0_S["muon"])

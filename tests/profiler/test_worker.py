@@ -38,6 +38,7 @@ def test_a_row_has_its_times_and_its_own_peak() -> None:
     assert row["peak_bytes"] > 4 * TINY.model.parameters
     assert row["compile_s"] >= 0
     assert set(row["phases"]) == {"windows", "update", "data", "rest"}
+    assert min(abs(sum(row["phases"].values()) - sample) for sample in row["samples_s"]) < 1e-9
     assert row["bytes_per_step"] == TINY.bytes_per_step
 
 

@@ -15,13 +15,14 @@ import pytest
 from mlx_amort.config import Config, SourceConfig
 from mlx_amort.config_io import load, resolve
 from mlx_amort.errors import UserError
+from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train import loop, opening
 from mlx_amort.train.checkpoint import complete_checkpoints, load_latest
 from mlx_amort.train.metrics import read_rows
 from mlx_amort.train.opening import new_run, resumed_run
 from mlx_amort.train.state import TrainState, new_train_state
 from mlx_amort.train.step import StepResult, TrainingStep
-from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, train_quietly, write_text
+from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, tiny_model, train_quietly, write_text
 
 EXACT = ("step", "bytes", "loss_bits", "grad_norm", "lr", "applied", "val_bits", "val_bytes", "whole")
 
@@ -50,6 +51,23 @@ def test_three_steps_and_three_more_are_six(tmp_path: Path, text: Path, precisio
     assert is_equal(whole.state.weights, halves.state.weights)
     assert is_equal(whole.state.optimizer, halves.state.optimizer)
     assert exact_rows(tmp_path / "whole") == exact_rows(tmp_path / "halves")
+
+
+def test_a_run_is_the_steps_of_its_stream_at_the_rates_of_its_schedule(tmp_path: Path, text: Path) -> None:
+    config = tiny_config(text, eval_every=2)
+    run, _ = start(config, tmp_path / "run")
+    model = tiny_model()
+    state, step = (
+        new_train_state(model, config.optimizer, config.run.seed),
+        TrainingStep(model, config.step, config.optimizer),
+    )
+    nats = [
+        step(state, run.stream.batch(n), learning_rate(n, 6, config.schedule)).loss_nats for n in range(6)
+    ]
+    assert is_equal(state.weights, run.state.weights)
+    rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "loss_bits" in row]
+    assert [row["loss_bits"] for row in rows] == pytest.approx([loss / math.log(2) for loss in nats])
+    assert [row["lr"] for row in rows] == [learning_rate(n, 6, config.schedule) for n in range(6)]
 
 
 def test_a_killed_run_that_logged_further_goes_on_from_its_checkpoint(tmp_path: Path, text: Path) -> None:

@@ -34,13 +34,18 @@ def running(tmp_path: Path) -> subprocess.Popen[str]:
     )
     log, patience_ends_at = tmp_path / "run" / "metrics.jsonl", time.monotonic() + PATIENCE_S
     while not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 3:
-        assert process.poll() is None and time.monotonic() < patience_ends_at, process.communicate()
+        if process.poll() is not None or time.monotonic() > patience_ends_at:
+            process.kill()
+            pytest.fail(f"the run did not come to its third step:\n{process.communicate()[0]}")
         time.sleep(0.02)
     return process
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    printed, _ = process.communicate(timeout=PATIENCE_S)
+    try:
+        printed, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
     return process.returncode, printed
 
 
