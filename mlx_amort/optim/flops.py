@@ -40,7 +40,7 @@ def orthogonalizations(shapes: Shapes, config: OptimizerConfig) -> list[Orthogon
     found = []
     for (m, n), matrices in counts.items():
         long, square = 4.0 * NEWTON_SCHULZ_STEPS * m * m * n, 2.0 * NEWTON_SCHULZ_STEPS * m**3
-        if config.muon_dtype == "float32" and 4.0 * m * m * n + 34.0 * m**3 > long + square:
+        if config.muon_dtype == "float32" and 4.0 * m * m * n + 34.0 * m**3 < long + square:
             long, square = 4.0 * m * m * n, 34.0 * m**3
         found.append(Orthogonalization(m, n, matrices, matrices * long, matrices * square))
     return found
