@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fit import Fit, fit_rows
 from mlx_amort.profiler.floors import best_of, compare_with_floors, floors_of
 from mlx_amort.profiler.grid import (
     ANCHOR_VISITS,
-    START_S,
-    WARM_UP_STEPS,
     Cut,
     Visit,
     affordable_base,
@@ -32,33 +30,12 @@ from mlx_amort.profiler.grid import (
     row_seconds,
 )
 from mlx_amort.profiler.held_out import LEAST, choose_held_out, prediction, with_measurement
+from mlx_amort.profiler.ledger import Ledger, Measurer, Progress
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request, open_record
 from mlx_amort.profiler.rows import rows_from_records
-from mlx_amort.profiler.scatter import measure_settled
-from mlx_amort.profiler.store import FILE_NAME, write_record
-from mlx_amort.profiler.wording import describe_held_out, describe_row, format_seconds
-
-# A small step still pays its c0: how a step's time is scaled from the anchor's before there is a fit.
-_FIXED_SHARE = 0.3
-
-
-class Measurer(Protocol):
-    """Measures points in processes of their own (profiler/process.py), or pretends to, in tests."""
-
-    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]: ...
-
-    def is_hopeless(self, point: Point) -> bool: ...
-
-    def rates(self) -> dict[str, Any]: ...
-
-
-class Progress(Protocol):
-    """Tells the user what has happened (`line`) and what is being done (`doing`)."""
-
-    def line(self, text: str) -> None: ...
-
-    def doing(self, text: str) -> None: ...
+from mlx_amort.profiler.store import FILE_NAME
+from mlx_amort.profiler.wording import describe_held_out, format_seconds
 
 
 def run_sweep(
@@ -77,7 +54,7 @@ def run_sweep(
     record, told = open_record(request, folder, machine)
     if told:
         progress.line(told)
-    sweep = Sweep(request, folder, record, measurer, progress, clock)
+    sweep = Sweep(Ledger(record, folder, request, measurer, progress, clock))
     sweep.measure_floors()
     if sweep.measure_anchor():
         sweep.plan()
@@ -92,22 +69,12 @@ def run_sweep(
 class Sweep:
     """The stages of a sweep over one record; each does only what the record lacks."""
 
-    def __init__(
-        self,
-        request: Request,
-        folder: Path,
-        record: dict[str, Any],
-        measurer: Measurer,
-        progress: Progress,
-        clock: Callable[[], float],
-    ) -> None:
-        self.request = request
-        self.folder = folder
-        self.record = record
-        self.measurer = measurer
-        self.progress = progress
-        self._clock = clock
-        self._seen_at = clock()
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.record = ledger.record
+        self.request = ledger.request
+        self.measurer = ledger.measurer
+        self.progress = ledger.progress
         self._fit: Fit | None = None
 
     def measure_floors(self) -> None:
@@ -116,7 +83,7 @@ class Sweep:
             self.progress.doing("measuring the floors: products and copies of this model's shapes")
             rates = self.record["rates"] = self.measurer.rates()
             self.record["floors"] = floors_of(self.request.base, rates)
-            self._save()
+            self.ledger.save()
         floors = self.record["floors"]
         self.progress.line(
             f"floors: best product {floors['best_flops_per_s'] / 1e9:,.0f} GFLOP/s, "
@@ -131,7 +98,7 @@ class Sweep:
             again = self.record["rates_at_end"] = self.measurer.rates()
             rates = best_of(self.record["rates"], again)
             self.record["floors"] = floors_of(self.request.base, rates)
-            self._save()
+            self.ledger.save()
 
     def measure_anchor(self) -> bool:
         """The first row, which tells what every other will take; a smaller one where it does not fit."""
@@ -147,11 +114,11 @@ class Sweep:
             anchor = points[0] if self.request.is_grid else self._middle(points)
             if anchor is None:
                 return False
-            row = self._row_of(anchor) or self._measure(anchor, is_anchor=True)
+            row = self.ledger.row_of(anchor) or self.ledger.measure(anchor, is_anchor=True)
             if row["status"] == "failed":
                 raise RuntimeError(f"{anchor.label}: {row['note']}")
             if row["step_s"] is None:
-                left_s = self._left_s()
+                left_s = self.ledger.left_s()
                 if left_s is not None and left_s <= 0:
                     return False
                 if self.request.is_grid:
@@ -161,7 +128,8 @@ class Sweep:
                 continue
             if self.request.is_grid and not has_grown:
                 # The guess from the floors is careful: a measured row may bring the base back up.
-                grown = grown_base(base, wanted, partial(self._seconds, anchor=anchor), self.request.budget_s)
+                seconds_of = partial(self.ledger.seconds_of, anchor=anchor)
+                grown = grown_base(base, wanted, seconds_of, self.request.budget_s)
                 has_grown = True
                 if grown != base:
                     base, row["is_anchor"] = grown, False
@@ -170,33 +138,33 @@ class Sweep:
                 why = "as much as fits the time budget and the memory"
                 self.progress.line(f"the grid is centred on B {base.batch}, not {wanted.batch}: {why}")
             self.record["anchor"], self.record["base"] = anchor.to_record(), base.to_record()
-            self._save()
+            self.ledger.save()
             return True
 
     def plan(self) -> None:
         """Fix what is measured, in which order, and what is left out; a continued sweep keeps its plan."""
         if self.record["plan"] is not None:
             return
-        anchor = self._anchor
+        anchor = self.ledger.anchor
         base = point_of_record(self.record["base"])
-        points = [point for point in self._points(base) if not self._row_of(point)]
-        left_s = self._left_s()
+        points = [point for point in self._points(base) if not self.ledger.row_of(point)]
+        left_s = self.ledger.left_s()
         if left_s is not None:
             # The anchor's repeats and the held-out configurations are no less necessary than the grid.
-            left_s -= (ANCHOR_VISITS - 1 + LEAST) * self._seconds(anchor)
-        kept, cuts = cut_to_budget(points, self._seconds, left_s)
+            left_s -= (ANCHOR_VISITS - 1 + LEAST) * self.ledger.seconds_of(anchor)
+        kept, cuts = cut_to_budget(points, self.ledger.seconds_of, left_s)
         visits = mixed_order(kept, anchor)
         self.record["plan"] = {
             "visits": [{**visit.point.to_record(), "is_anchor": visit.is_anchor} for visit in visits],
             "cut": [],
             "rows_before": len(self.record["rows"]),
         }
-        total_s = sum(self._seconds(visit.point) for visit in visits)
+        total_s = sum(self.ledger.seconds_of(visit.point) for visit in visits)
         if visits:
             self.progress.line(f"{len(visits)} more rows are planned, about {format_seconds(total_s)}")
         for cut in cuts:
-            self._note_cut(cut)
-        self._save()
+            self.ledger.note_cut(cut)
+        self.ledger.save()
 
     def measure_grid(self) -> None:
         """Every visit of the plan that has no row yet, as long as the budget lasts."""
@@ -204,18 +172,18 @@ class Sweep:
         while (done := len(self.record["rows"]) - plan["rows_before"]) < len(plan["visits"]):
             planned = plan["visits"][done]
             visit = Visit(point_of_record(planned), planned["is_anchor"])
-            left_s = self._left_s()
-            if left_s is not None and self._seconds(visit.point) > left_s:
+            left_s = self.ledger.left_s()
+            if left_s is not None and self.ledger.seconds_of(visit.point) > left_s:
                 del plan["visits"][done]
-                name = "the anchor again" if visit.is_anchor else ""
-                self._note_cut(Cut(visit.point, f"{name or 'not measured'}: the time budget is used up"))
+                name = "the anchor again" if visit.is_anchor else "not measured"
+                self.ledger.note_cut(Cut(visit.point, f"{name}: the time budget is used up"))
                 continue
-            self._measure(visit.point, visit.is_anchor, f"{done + 1}/{len(plan['visits'])} ")
+            self.ledger.measure(visit.point, visit.is_anchor, f"{done + 1}/{len(plan['visits'])} ")
 
     def fit(self) -> None:
         """The cost model of the rows, beside its floors; without one the record says why."""
         try:
-            self._fit = fit_rows(rows_from_records(self.record["rows"], str(self.folder / FILE_NAME)))
+            self._fit = fit_rows(rows_from_records(self.record["rows"], str(self.ledger.folder / FILE_NAME)))
         except UserError as refusal:
             self.record["fit"], self.record["fit_refused"] = None, f"{refusal.why}; {refusal.todo}"
             return
@@ -230,9 +198,9 @@ class Sweep:
         if not self.record["held_out"]:
             taken = {point_of_record(row) for row in self.record["rows"]}
             base = point_of_record(self.record["base"])
-            chosen = choose_held_out(fit, base, taken, self._seconds, self._left_s())
+            chosen = choose_held_out(fit, base, taken, self.ledger.seconds_of, self.ledger.left_s())
             self.record["held_out"] = [prediction(point, fit) for point in chosen]
-            self._save()
+            self.ledger.save()
         for entry in self.record["held_out"]:
             if "status" not in entry:
                 self.progress.line(describe_held_out(entry))
@@ -240,10 +208,9 @@ class Sweep:
             if "status" in entry:
                 continue
             point = point_of_record(entry)
-            self.progress.doing(f"measuring {point.label}")
-            row = measure_settled(partial(self.measurer.step, point, None), self._tell_scatter)
+            row = self.ledger.measure_apart(point)
             entry = self.record["held_out"][index] = with_measurement(entry, row)
-            self._save()
+            self.ledger.save()
             self.progress.line(describe_held_out(entry))
 
     def finish(self) -> None:
@@ -253,9 +220,9 @@ class Sweep:
             drift, spread = anchors[-1] / anchors[0] - 1, max(anchors) / min(anchors) - 1
             self.record["drift"] = {"visits": len(anchors), "last_to_first": drift, "spread": spread}
         base = point_of(self.request.base)
-        self.record["chosen"] = {**base.to_record(), "step_s": (self._row_of(base) or {}).get("step_s")}
+        self.record["chosen"] = {**base.to_record(), "step_s": (self.ledger.row_of(base) or {}).get("step_s")}
         self.record["status"] = "complete"
-        self._save()
+        self.ledger.save()
 
     @property
     def _anchor(self) -> Point:
@@ -281,59 +248,3 @@ class Sweep:
             if budget_s is None or guess_s <= budget_s:
                 return point
         return left[0] if left else None
-
-    def _row_of(self, point: Point) -> dict[str, Any] | None:
-        rows = [row for row in self.record["rows"] if point_of_record(row) == point]
-        return rows[0] if rows else None
-
-    def _measure(self, point: Point, is_anchor: bool = False, count: str = "") -> dict[str, Any]:
-        self.progress.doing(f"{count}measuring {point.label}")
-        row = measure_settled(lambda: self.measurer.step(point, self._left_s()), self._tell_scatter)
-        row["is_anchor"] = is_anchor
-        self.record["rows"].append(row)
-        self._save()
-        name = f"{point.label} (anchor)" if is_anchor else point.label
-        self.progress.line(f"{count}{name}: {describe_row(row)}{self._time_left()}")
-        return row
-
-    def _time_left(self) -> str:
-        plan = self.record["plan"]
-        if plan is None:
-            return ""
-        done = len(self.record["rows"]) - plan["rows_before"]
-        left_s = sum(self._seconds(point_of_record(visit)) for visit in plan["visits"][done:])
-        return f"; about {format_seconds(left_s)} to go" if left_s else ""
-
-    def _tell_scatter(self, spread: float) -> None:
-        self.progress.line(f"samples scatter by {spread:.0%} of their median; measuring once more")
-
-    def _note_cut(self, cut: Cut) -> None:
-        self.record["plan"]["cut"].append({**cut.point.to_record(), "reason": cut.reason})
-        self.progress.line(f"left out {cut.point.label}: {cut.reason}")
-        self._save()
-
-    def _seconds(self, point: Point, anchor: Point | None = None) -> float:
-        """What measuring a point will take, scaled from the anchor's fastest row; 0 if it is not tried."""
-        if self.measurer.is_hopeless(point):
-            return 0.0
-        anchor = anchor or self._anchor
-        visits = [row for row in self.record["rows"] if point_of_record(row) == anchor and row["step_s"]]
-        row = min(visits, key=lambda row: row["step_s"])
-        spent_s = (WARM_UP_STEPS + len(row["samples_s"])) * row["step_s"]
-        start_s = max(1.0, row.get("wall_s", START_S + spent_s) - spent_s)
-        share = _FIXED_SHARE + (1 - _FIXED_SHARE) * point.bytes_per_step / anchor.bytes_per_step
-        return row_seconds(share * row["step_s"], self.request.steps, start_s)
-
-    def _left_s(self) -> float | None:
-        self._count_time()
-        budget_s = self.request.budget_s
-        return None if budget_s is None else budget_s - self.record["elapsed_s"]
-
-    def _count_time(self) -> None:
-        now = self._clock()
-        self.record["elapsed_s"] += now - self._seen_at
-        self._seen_at = now
-
-    def _save(self) -> None:
-        self._count_time()
-        write_record(self.record, self.folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question the loop asks between steps."""
+"""Ctrl-C, SIGTERM and a closed terminal as a question the loop asks between steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -31,7 +31,9 @@ class Interrupt:
         return 128 + self.signal
 
     def __enter__(self) -> Interrupt:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        # Under nohup SIGHUP is ignored already, and stays so.
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(

@@ -17,10 +17,9 @@ from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request
 from mlx_amort.profiler.sweep import run_sweep
 from mlx_amort.profiler.wording import describe_outcome
-from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, MACHINE, RATE, Killed, Lines, Machine, request_of
+from tests.profiler.pretend import BASE, C0_S, C1_S_PER_BYTE, MACHINE, RATE, Killed, Lines, Machine, request_of
 
-DEMO = resolve(preset="demo")
-CENTER = point_of(DEMO)
+CENTER = point_of(BASE)
 
 
 def sweep(folder: Path, request: Request, machine: Machine, progress: Lines | None = None) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def sweep(folder: Path, request: Request, machine: Machine, progress: Lines | No
 
 
 def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(DEMO))
+    record = sweep(tmp_path, request_of(), Machine(BASE))
     points = [point_of_record(row) for row in record["rows"]]
     assert {p.batch for p in points if p.chunks == 2 and p.optimizer == "muon"} >= {
         3,
@@ -52,7 +51,7 @@ def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> N
 
 
 def test_order_is_mixed_fixed_and_visits_the_anchor_three_times(tmp_path: Path) -> None:
-    first, second = Machine(DEMO), Machine(DEMO)
+    first, second = Machine(BASE), Machine(BASE)
     record = sweep(tmp_path / "a", request_of(), first)
     sweep(tmp_path / "b", request_of(), second)
     assert first.measured == second.measured
@@ -65,7 +64,7 @@ def test_order_is_mixed_fixed_and_visits_the_anchor_three_times(tmp_path: Path) 
 
 
 def test_drift_of_the_anchor_is_reported(tmp_path: Path) -> None:
-    machine = Machine(DEMO, slowdown=1.01)
+    machine = Machine(BASE, slowdown=1.01)
     record = sweep(tmp_path, request_of(), machine)
     places = [index for index, row in enumerate(record["rows"]) if row["is_anchor"]]
     assert record["drift"]["last_to_first"] == pytest.approx(1.01 ** (places[-1] - places[0]) - 1)
@@ -75,12 +74,12 @@ def test_drift_of_the_anchor_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dies_at", [0, 1, 5, 16, 17])
 def test_a_killed_sweep_goes_on_and_ends_the_same(tmp_path: Path, dies_at: int) -> None:
-    whole = sweep(tmp_path / "whole", request_of(budget_s=600), Machine(DEMO))
+    whole = sweep(tmp_path / "whole", request_of(budget_s=600), Machine(BASE))
     assert len(whole["rows"]) + len(whole["held_out"]) > 17
-    killed = Machine(DEMO, dies_at=dies_at)
+    killed = Machine(BASE, dies_at=dies_at)
     with pytest.raises(Killed):
         sweep(tmp_path / "killed", request_of(budget_s=600), killed)
-    goes_on = Machine(DEMO)
+    goes_on = Machine(BASE)
     progress = Lines()
     record = sweep(tmp_path / "killed", request_of(budget_s=600), goes_on, progress)
     assert progress.lines[0].startswith("continuing")
@@ -91,7 +90,7 @@ def test_a_killed_sweep_goes_on_and_ends_the_same(tmp_path: Path, dies_at: int) 
 
 
 def test_a_grid_is_cut_to_its_budget_and_says_what_was_cut(tmp_path: Path) -> None:
-    machine, progress = Machine(DEMO), Lines()
+    machine, progress = Machine(BASE), Lines()
     record = sweep(tmp_path, request_of(budget_s=180), machine, progress)
     assert record["elapsed_s"] <= 180
     assert record["plan"]["cut"]
@@ -105,13 +104,13 @@ def test_a_grid_is_cut_to_its_budget_and_says_what_was_cut(tmp_path: Path) -> No
 
 def test_a_grid_is_centred_where_the_budget_can_pay_for_it(tmp_path: Path) -> None:
     progress = Lines()
-    record = sweep(tmp_path, request_of(budget_s=60), Machine(DEMO), progress)
+    record = sweep(tmp_path, request_of(budget_s=60), Machine(BASE), progress)
     assert record["anchor"]["batch"] < CENTER.batch
     assert any("centred on B" in line for line in progress.lines)
 
 
 def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(budget_s=180), Machine(DEMO, slowdown=1.1))
+    record = sweep(tmp_path, request_of(budget_s=180), Machine(BASE, slowdown=1.1))
     assert any("used up" in cut["reason"] for cut in record["plan"]["cut"])
     assert record["status"] == "complete"
 
@@ -119,7 +118,7 @@ def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: P
 @pytest.mark.parametrize("budget_s", [None, 600.0])
 def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path, budget_s: float | None) -> None:
     lists = Lists(batches=(1, 2, 4, 8, 100_000))
-    record = sweep(tmp_path, request_of(budget_s, False, lists), Machine(DEMO, too_large=10_000))
+    record = sweep(tmp_path, request_of(budget_s, False, lists), Machine(BASE, too_large=10_000))
     statuses = {row["batch"]: row["status"] for row in record["rows"]}
     assert statuses == {1: "ok", 2: "ok", 4: "ok", 8: "ok", 100_000: "did not fit"}
     assert record["fit"]["c0_s"]["muon"] == pytest.approx(C0_S["muon"])
@@ -127,21 +126,21 @@ def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path, budget_s:
 
 
 def test_a_grid_whose_centre_does_not_fit_moves_it(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(DEMO, too_large=5_000))
+    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=5_000))
     assert [row["status"] for row in record["rows"][:2]] == ["did not fit", "ok"]
     assert record["anchor"]["batch"] == 8
     assert record["fit"] is not None
 
 
 def test_a_budget_too_small_for_anything_is_kept(tmp_path: Path) -> None:
-    machine = Machine(DEMO)
+    machine = Machine(BASE)
     record = sweep(tmp_path, request_of(budget_s=2), machine)
     assert [row["status"] for row in record["rows"]] == ["too slow"]
     assert machine.seconds == 2 and record["status"] == "complete" and record["fit"] is None
 
 
 def test_a_grid_of_which_nothing_fits_ends_without_a_fit(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(DEMO, too_large=1))
+    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=1))
     assert {row["status"] for row in record["rows"]} == {"did not fit"}
     assert record["fit"] is None and record["status"] == "complete"
     assert any(line.startswith("no fit") for line in describe_outcome(record))
@@ -150,7 +149,7 @@ def test_a_grid_of_which_nothing_fits_ends_without_a_fit(tmp_path: Path) -> None
 @pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "scattered")])
 def test_a_scattered_row_is_measured_once_more_then_flagged(tmp_path: Path, times: int, status: str) -> None:
     point = replace(CENTER, batch=8)
-    machine = Machine(DEMO, scatters={point: times})
+    machine = Machine(BASE, scatters={point: times})
     record = sweep(tmp_path, request_of(is_grid=False, lists=Lists(batches=(4, 8, 16, 32))), machine)
     assert machine.measured.count(point) == 2
     row = next(row for row in record["rows"] if row["batch"] == 8)
@@ -169,7 +168,7 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
                 seen.append(json.loads((tmp_path / "profile.json").read_text()))
             return super().step(point, limit_s)
 
-    record = sweep(tmp_path, request_of(), Watching(DEMO))
+    record = sweep(tmp_path, request_of(), Watching(BASE))
     measured = {point_of_record(row) for row in record["rows"]}
     assert 2 <= len(record["held_out"]) <= 3
     assert {entry["optimizer"] for entry in record["held_out"]} == {"muon", "adamw"}
@@ -181,19 +180,19 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
 
 
 def test_one_configuration_is_one_row(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(is_grid=False), Machine(DEMO))
+    record = sweep(tmp_path, request_of(is_grid=False), Machine(BASE))
     assert [point_of_record(row) for row in record["rows"]] == [CENTER]
     assert record["fit"] is None and "fit_refused" in record
 
 
 def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
     request = request_of(is_grid=False)
-    sweep(tmp_path, request, Machine(DEMO))
-    machine = Machine(DEMO)
+    sweep(tmp_path, request, Machine(BASE))
+    machine = Machine(BASE)
     sweep(tmp_path, request, machine)
     assert len(machine.measured) == 1
     assert (tmp_path / "profile.previous.json").exists()
-    other = resolve(preset="demo", overrides=["model.layers=2"])
+    other = resolve(base=BASE, overrides=["model.layers=2"])
     with pytest.raises(UserError, match="another model"):
         sweep(tmp_path, replace(request, base=other), Machine(other))
 
@@ -206,13 +205,13 @@ def test_floors_are_the_better_of_two_measurements(tmp_path: Path) -> None:
             products = [{**each, "flops_per_s": share * each["flops_per_s"]} for each in found["products"]]
             return {"products": products, "copy_bytes_per_s": found["copy_bytes_per_s"] / share}
 
-    record = sweep(tmp_path, request_of(), Busy(DEMO))
+    record = sweep(tmp_path, request_of(), Busy(BASE))
     assert record["floors"]["best_flops_per_s"] == RATE
     assert record["floors"]["copy_bytes_per_s"] == 1e10
 
 
 def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(DEMO))
+    record = sweep(tmp_path, request_of(), Machine(BASE))
     floors = record["floors"]
     assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / RATE * 1e6)
     assert floors["c1_times_floor"] == pytest.approx(C1_S_PER_BYTE * 1e6 / floors["c1_us_per_byte"])
