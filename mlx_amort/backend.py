@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def blas_name() -> str:
 def describe_machine() -> dict[str, Any]:
     """What a run's record says about where it ran, in plain values.
 
-    Units: `memory_bytes` is what the process may use: physical memory, or less in a container that limits it.
+    Units: `memory_bytes` is what the process may use: physical memory, or less in a container that limits it;
+    `device_memory_bytes` what the accelerator has for it (`_device_memory_bytes`), None on the CPU.
     """
     # Imported here: mlx after load_blas had its chance, metadata because it is slow and --help needs none.
     from importlib import metadata
@@ -61,6 +63,7 @@ def describe_machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "memory_bytes": _memory_bytes(),
+        "device_memory_bytes": _device_memory_bytes(mx.device_info(), backend),
         "backend": backend,
         "device_name": str(mx.device_info().get("device_name", "unknown")),
         "blas": "cuBLAS" if backend == "cuda" else blas_name(),
@@ -75,6 +78,16 @@ def _backend() -> str:
     if mx.default_device().type == mx.cpu:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
+
+
+def _device_memory_bytes(info: Mapping[str, str | int], backend: str) -> int | None:
+    """Metal: the working set that the system recommends; CUDA: what is free now, else all; CPU: None.
+
+    Keys as MLX's device_info has them; a version that lacks them all gives None.
+    """
+    keys = {"metal": ("max_recommended_working_set_size",), "cuda": ("free_memory", "total_memory")}
+    found = (info.get(key) for key in keys.get(backend, ()))
+    return next((int(value) for value in found if value), None)
 
 
 def _has_openblas() -> bool:

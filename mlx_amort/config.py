@@ -40,6 +40,8 @@ BYTE_VALUES = 256
 LARGEST_VOCABULARY = 65_536
 LOCAL_BLOCKS = 2
 CONVOLUTION_WIDTH = 4
+# The generators of the weights and of the data take 64 bits.
+LARGEST_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -290,10 +292,11 @@ class RunConfig:
     keep_checkpoints: int = 2
     sample_bytes: int = 400
     sample_prompt: str = "The "
+    sample_temperature: float = 0.8
     memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least("run", self, 0, "seed", "sample_bytes")
+        check_at_least("run", self, 0, "seed", "sample_bytes", "sample_temperature")
         check_at_least("run", self, 1, "steps", "bytes", "eval_every", "save_every", "keep_checkpoints")
         check_at_least("run", self, 1, "memory_limit_bytes")
         if self.steps is not None and self.bytes is not None:
@@ -302,6 +305,16 @@ class RunConfig:
                 "both say how long the run is",
                 "give only one",
             )
+        if self.seed > LARGEST_SEED:
+            raise UserError(f"run.seed={self.seed}", "must be below 2^64", "0 is usual")
+        try:
+            self.sample_prompt.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                "run.sample_prompt",
+                f"is not text in UTF-8 ({error.reason})",
+                "leave out what is no character",
+            ) from error
 
 
 @dataclass(frozen=True)

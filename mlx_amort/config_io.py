@@ -22,7 +22,10 @@ from mlx_amort.errors import UserError, did_you_mean
 
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"
+_RARE_LINE_ENDS = frozenset("\x85\u2028\u2029")
 _TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+
+SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name != "preset")
 
 Layer = Mapping[str, Mapping[str, Any]]
 
@@ -84,7 +87,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def dump(config: Config) -> str:
     """The canonical YAML of a resolved configuration."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    return yaml.dump(to_dict(config), Dumper=_ExactDumper, sort_keys=False, allow_unicode=True)
 
 
 def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model",)) -> list[str]:
@@ -134,6 +137,17 @@ class _StrictLoader(yaml.SafeLoader):
                     None, None, f"'{key}' is given twice", node.start_mark
                 )
         return super().construct_mapping(node, deep=deep)
+
+
+class _ExactDumper(yaml.SafeDumper):
+    """SafeDumper that quotes the rarer line ends, which else come back as a space."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        style = '"' if _RARE_LINE_ENDS & set(text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_ExactDumper.add_representer(str, _ExactDumper.represent_str)
 
 
 def _preset_folder() -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.corpus import Corpus, Progress
 from mlx_amort.data.validation import validation_chunks, validation_streams, validation_targets
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
 from mlx_amort.ops.embedding import cross_entropy
@@ -20,8 +20,6 @@ from mlx_amort.ops.embedding import cross_entropy
 # Streams a validation part is cut into. Fixed, because every cut starts a state from zero and so moves the
 # figure: runs with different batches stay comparable.
 EVALUATION_ROWS = 8
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

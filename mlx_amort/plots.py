@@ -85,17 +85,18 @@ def cost_curve(record: Record, path: Path) -> None:
     fit, points = record["fit"], record["fit"]["points"]
     figure, (times, rates) = _figure(11.0, 4.8, panels=2)
     sizes = [point["bytes_per_step"] for point in points]
-    chunk_s = fit["third_term"]["s"] if fit["third_term"] else 0.0
     extent = (min(sizes), max(sizes))
     for optimizer, c0_s in fit["c0_s"].items():
         own = [point for point in points if point["optimizer"] == optimizer]
-        _draw_law(times, rates, optimizer, own, c0_s, chunk_s, fit["c1_us_per_byte"] * 1e-6, extent)
+        _draw_law(times, rates, optimizer, own, c0_s, fit["third_term"], fit["c1_us_per_byte"] * 1e-6, extent)
     _draw_others(times, rates, record)
     _draw_chosen(times, rates, record)
     times.set_xlim(0, max(sizes) * 1.1)
     times.set_ylim(0, 1.12 * max(point["measured_s"] for point in points))
     times.xaxis.set_major_formatter(FuncFormatter(_thousands))
-    _label(times, "What a step costs", "bytes a step, T", "step time (s)")
+    doubt = ": the law is in doubt" if fit["is_doubtful"] else ""
+    doubt = ": the law is rejected" if fit["law"] == "rejected" else doubt
+    _label(times, f"What a step costs{doubt}", "bytes a step, T", "step time (s)")
     _log_bytes(rates, sizes)
     rates.yaxis.set_major_formatter(FuncFormatter(_thousands))
     top = max(p["bytes_per_step"] / p["measured_s"] for p in points)
@@ -124,20 +125,23 @@ def _draw_law(
     optimizer: str,
     points: Sequence[Record],
     c0_s: float,
-    chunk_s: float,
+    third_term: Record | None,
     c1_s_per_byte: float,
     extent: tuple[float, float],
 ) -> None:
-    """One optimizer's points and line in both panels; with a cost per chunk, a line for each K measured."""
+    """One optimizer's points and line in both panels; with a cost per chunk or window, a line for each count."""
     colour = _colour(optimizer)
-    per_chunk = f" + {chunk_s * 1e3:.3g} ms · K" if chunk_s else ""
-    label = f"{optimizer}: {c0_s:.3g} s{per_chunk} + {c1_s_per_byte * 1e6:.3g} µs · T"
-    counts = sorted({point["chunks"] * (point["accum"] or 1) for point in points}) if chunk_s else [0]
+    third, unit, third_s, counts = "", "", 0.0, [0]
+    if third_term:
+        unit, third_s = third_term["unit"], third_term["s"]
+        third = f" + {third_s * 1e3:.3g} ms/{unit}"
+        counts = sorted({point[f"{unit}s_per_step"] for point in points})
+    label = f"{optimizer}: {c0_s:.3g} s{third} + {c1_s_per_byte * 1e6:.3g} µs/byte · T"
     smallest, largest = extent
     sizes = np.geomspace(smallest / 2, largest * 1.6, 300)
     straight = np.array([0.0, largest * 1.1])
     for count in counts:
-        own_s = c0_s + count * chunk_s
+        own_s = c0_s + count * third_s
         style: dict[str, Any] = {"color": colour, "linewidth": 1.4 if len(counts) == 1 else 0.9}
         times.plot(
             straight, own_s + c1_s_per_byte * straight, **style, label=label if count == counts[-1] else None
@@ -148,7 +152,12 @@ def _draw_law(
             above = 4 if count == counts[-1] else -11
             at = (largest * 1.02, own_s + c1_s_per_byte * largest * 1.02)
             times.annotate(
-                f"K = {count}", at, (0, above), textcoords="offset points", fontsize=8, color=colour
+                f"{count} {unit}{'s' if count > 1 else ''}",
+                at,
+                (0, above),
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
             )
     x = np.array([point["bytes_per_step"] for point in points])
     y = np.array([point["measured_s"] for point in points])
@@ -192,20 +201,21 @@ def _draw_chosen(times: Axes, rates: Axes, record: Record) -> None:
     x, ceiling = _bytes_per_step(chosen), record["fit"]["ceiling_bytes_per_s"]
     share = f"\n{x / step_s / ceiling:.0%} of the ceiling" if ceiling else ""
     name = f"chosen: {_name(chosen)} {chosen['optimizer']}"
-    # Both curves rise to the right, so the upper left corner is free, in the right panel below the ceiling.
-    for axis, y, note, height in (
-        (times, step_s, f"{step_s:.3g} s", 0.96),
-        (rates, x / step_s, f"{x / step_s:,.0f} bytes/s{share}", 0.78),
+    # Both curves rise to the right: the line leaves the upper left corner free, the rate the lower right one.
+    for axis, y, note, corner, side in (
+        (times, step_s, f"{step_s:.3g} s", (0.03, 0.96), ("left", "top")),
+        (rates, x / step_s, f"{x / step_s:,.0f} bytes/s{share}", (0.97, 0.04), ("right", "bottom")),
     ):
         axis.scatter([x], [y], facecolors="none", edgecolors=_INK, s=130, linewidths=1.4, zorder=5)
         axis.annotate(
             f"{name}\n{note}",
             (x, y),
-            (0.03, height),
+            corner,
             textcoords="axes fraction",
             fontsize=9,
             color=_INK,
-            va="top",
+            ha=side[0],
+            va=side[1],
             arrowprops={"arrowstyle": "-", "color": _INK, "linewidth": 0.7, "shrinkA": 4, "shrinkB": 6},
         )
 
@@ -216,8 +226,11 @@ def _is_checkpointed(row: Record) -> bool:
 
 
 def _key(row: Record) -> tuple[Any, ...]:
+    """All that makes a row's configuration; a CSV has texts, and may leave window and precision out."""
     counts = (int(row[name]) for name in ("batch", "chunks", "seq"))
-    return (*counts, int(row.get("accum") or 1), str(row["optimizer"]), _is_checkpointed(row))
+    window, precision = int(row.get("window") or 0), str(row.get("precision") or "").strip()
+    optimizer = str(row["optimizer"]).strip().lower()
+    return (*counts, int(row.get("accum") or 1), window, optimizer, precision, _is_checkpointed(row))
 
 
 def _bytes_per_step(row: Record) -> int:
@@ -269,48 +282,46 @@ def residuals(record: Record, path: Path) -> None:
     axis.grid(True, axis="y", color="#F0F0F0")
     fitted, without = fit["max_relative_error"], fit["leave_one_out_error"]
     title = f"How far the law is off: at most {fitted:.1%} fitted, {without:.1%} left out"
-    _label(axis, title, "predicted - measured, % of measured", "")
+    _label(axis, title, "(predicted − measured) / measured, %", "")
     figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=3)
     _save(figure, path)
 
 
 def memory(record: Record, path: Path) -> None:
     """Peak memory against rows a step, a colour for each K, and what did not fit; record: profile.json."""
-    measured = [(row, peak) for row in record["rows"] if (peak := _peak_gb(row)) is not None]
+    peaks = [(row, peak) for row in record["rows"] if (peak := _peak_bytes(row)) is not None]
+    unit, unit_bytes = ("MB", 1e6) if max((peak for _, peak in peaks), default=0.0) < 1e9 else ("GB", 1e9)
+    measured = [(row, peak / unit_bytes) for row, peak in peaks]
     refused = [row for row in record["rows"] if "not fit" in str(row.get("status", ""))]
     figure, (axis,) = _figure(6.8, 4.2)
     chunk_counts = sorted({int(row["chunks"]) for row, _ in measured})
     lengths = [int(row["seq"]) for row, _ in measured]
     usual = max(set(lengths), key=lengths.count, default=0)
     colours = [_BLUE, _AMBER, _GREEN, _PURPLE, _RED, _GREY]
-    kinds = {(False, "muon"): "o", (False, "adamw"): "s", (True, "muon"): "^", (True, "adamw"): "v"}
     seen = set()
     for row, peak in measured:
         kind, place = (_is_checkpointed(row), str(row["optimizer"])), chunk_counts.index(int(row["chunks"]))
         seen.add(kind)
         # Set apart by K: with a fixed window the points of one B lie on top of each other.
-        x = int(row["batch"]) * 1.06 ** (place - (len(chunk_counts) - 1) / 2)
-        style: dict[str, Any] = {
-            "color": colours[place % len(colours)],
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.7,
-        }
-        axis.plot(x, peak, kinds.get(kind, "P"), markersize=7.5, **style)
+        x = int(row["batch"]) * 1.07 ** (place - (len(chunk_counts) - 1) / 2)
+        axis.plot(x, peak, **_memory_marker(*kind, colours[place % len(colours)]))
         if int(row["seq"]) != usual:
             note = f"S {row['seq']}"
-            axis.annotate(note, (x, peak), (0, -12), textcoords="offset points", fontsize=8, ha="center")
+            axis.annotate(note, (x, peak), (9, -3), textcoords="offset points", fontsize=8, color=_INK)
     for index, chunks in enumerate(chunk_counts):
         axis.plot([], [], "o", color=colours[index % len(colours)], label=f"K = {chunks}")
     for kind in sorted(seen, key=lambda kind: (kind[0], kind[1] != "muon")):
         name = f"{kind[1]}{', checkpointed' if kind[0] else ''}"
-        axis.plot([], [], kinds.get(kind, "P"), color="white", markeredgecolor=_INK, label=name)
+        axis.plot([], [], **_memory_marker(*kind, _INK), label=name)
     top = 1.15 * max((peak for _, peak in measured), default=1.0)
+    notes: dict[int, list[str]] = {}
     for row in refused:
-        axis.plot(int(row["batch"]), top, "x", color=_INK, markersize=8, markeredgewidth=1.8)
         note = f"S {row['seq']}" if int(row["seq"]) != usual else f"K {row['chunks']}"
-        axis.annotate(
-            note, (int(row["batch"]), top), (7, -3), textcoords="offset points", fontsize=8, color=_INK
-        )
+        notes.setdefault(int(row["batch"]), []).append(note)
+    for batch, own in notes.items():
+        axis.plot(batch, top, "x", color=_INK, markersize=8, markeredgewidth=1.8)
+        note = ", ".join(dict.fromkeys(own))
+        axis.annotate(note, (batch, top), (7, -3), textcoords="offset points", fontsize=8, color=_INK)
     if refused:
         axis.plot(
             [], [], "x", color=_INK, markersize=8, linestyle="none", markeredgewidth=1.8, label="did not fit"
@@ -324,25 +335,37 @@ def memory(record: Record, path: Path) -> None:
     axis.xaxis.set_major_locator(FixedLocator([float(batch) for batch in batches]))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _label(axis, "Peak memory of a step", "rows at a time, B (log scale)", "peak memory (GB)")
+    _label(axis, "Peak memory of a step", "rows at a time, B (log scale)", f"peak memory ({unit})")
     figure.legend(fontsize=9, frameon=False, loc="outside right upper")
     _save(figure, path)
 
 
-def _peak_gb(row: Record) -> float | None:
+def _memory_marker(is_checkpointed: bool, optimizer: str, colour: str) -> dict[str, Any]:
+    """Muon's small and full, AdamW's larger and hollow: where both lie on one place, both are seen."""
+    style: dict[str, Any] = {"linestyle": "none", "color": colour, "marker": "v" if is_checkpointed else "o"}
+    if optimizer == "muon":
+        return {**style, "markersize": 5.5}
+    return {**style, "markersize": 9.5, "markerfacecolor": "none", "markeredgewidth": 1.4}
+
+
+def _peak_bytes(row: Record) -> float | None:
     if row.get("peak_bytes") not in (None, ""):
-        return float(row["peak_bytes"]) / 1e9
-    return float(row["memory_gb"]) if row.get("memory_gb") not in (None, "") else None
+        return float(row["peak_bytes"])
+    return float(row["memory_gb"]) * 1e9 if row.get("memory_gb") not in (None, "") else None
 
 
 def loss_and_rate(
-    rows: Sequence[Record], path: Path, zlib_bits: float | None = None, predicted_step_s: float | None = None
+    rows: Sequence[Record],
+    path: Path,
+    zlib_bits: float | None = None,
+    predicted_step_s: float | None = None,
+    unit: str = "byte",
 ) -> None:
     """Two panels of a run: bits per byte (training, validation) and rate, both against bytes seen.
 
     rows: lines of metrics.jsonl; a training row has step, bytes (seen so far), loss_bits and step_s, a
     validation row bytes and val_bits. zlib_bits is drawn as the yardstick a user knows, predicted_step_s as
-    the rate that was promised.
+    the rate that was promised; unit is what they all count, byte or id.
     """
     training = [row for row in rows if row.get("loss_bits") is not None]
     validation = [row for row in rows if row.get("val_bits") is not None]
@@ -357,7 +380,7 @@ def loss_and_rate(
         losses.annotate(
             f"{y[-1]:.3f}",
             (x[-1], y[-1]),
-            (0, 8),
+            (0, -15),
             textcoords="offset points",
             fontsize=9,
             color=_RED,
@@ -369,7 +392,7 @@ def loss_and_rate(
         )
     lowest = min([*bits[np.isfinite(bits)], *(row["val_bits"] for row in validation)], default=0.0)
     losses.set_ylim(max(0.0, min([lowest, zlib_bits or lowest]) - 0.35), None)
-    _label(losses, "What it learned", "bytes seen", "bits per byte")
+    _label(losses, "What it learned", f"{unit}s seen", f"bits per {unit}")
     losses.legend(fontsize=9, frameon=False, loc="upper right")
 
     step_s = np.array([row["step_s"] for row in training], dtype=np.float64)
@@ -381,15 +404,51 @@ def loss_and_rate(
     rates.plot(seen, per_step / _running_median(step_s), color=_GREEN, linewidth=1.6, label="running median")
     if predicted_step_s is not None:
         promised = per_step / predicted_step_s
-        label = f"predicted: {promised:,.0f} bytes/s"
+        label = f"predicted: {promised:,.0f} {unit}s/s"
         rates.axhline(promised, color=_INK, linewidth=1.1, linestyle=(0, (5, 3)), label=label)
     rates.set_ylim(0, 1.25 * float(np.percentile(speed, 98)) if len(speed) else None)
     rates.yaxis.set_major_formatter(FuncFormatter(_thousands))
-    _label(rates, "How fast", "bytes seen", "rate (bytes/s)")
+    _label(rates, "How fast", f"{unit}s seen", f"rate ({unit}s/s)")
     rates.legend(fontsize=9, frameon=False, loc="lower right")
     for axis in (losses, rates):
         axis.xaxis.set_major_formatter(FuncFormatter(_thousands))
         axis.set_xlim(0, 1.04 * float(seen[-1]) if len(seen) else 1)
+    _save(figure, path)
+
+
+def compare(runs: Sequence[Record], path: Path, quality_bits: float, unit: str = "byte") -> None:
+    """Validation curves of runs against bytes seen and, where they are known, against seconds of training.
+
+    runs: name, bytes, val_bits and seconds (None: unknown) of each, the first the one the others are held
+    against. quality_bits: the best quality that all of them reach, drawn across.
+    """
+    timed = [run for run in runs if run["seconds"]]
+    figure, axes = _figure(11.0 if timed else 6.4, 4.5, panels=2 if timed else 1)
+    colours = (_BLUE, _RED, _GREEN, _AMBER, _PURPLE, _GREY)
+    panels: list[tuple[Axes, str, Sequence[Record]]] = [(axes[0], "bytes", runs)]
+    if timed:
+        panels.append((axes[1], "seconds", timed))
+    for axis, by, drawn in panels:
+        for run in drawn:
+            place = list(runs).index(run)
+            style = "-" if place < len(colours) else "--"
+            colour, label = colours[place % len(colours)], run["name"] if by == "bytes" else None
+            axis.plot(
+                run[by], run["val_bits"], f"o{style}", color=colour, markersize=4, linewidth=1.5, label=label
+            )
+        axis.axhline(
+            quality_bits,
+            color=_INK,
+            linewidth=1.0,
+            linestyle=(0, (5, 3)),
+            label=f"reached by all: {quality_bits:.3f}" if by == "bytes" else None,
+        )
+        axis.set_xlim(0, 1.04 * max(run[by][-1] for run in drawn) or 1)
+        axis.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    _label(axes[0], f"At equal {unit}s", f"{unit}s seen", f"validation, bits per {unit}")
+    if timed:
+        _label(axes[1], "At equal seconds", "seconds of training", f"validation, bits per {unit}")
+    figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=3)
     _save(figure, path)
 
 

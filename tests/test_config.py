@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_amort.config import (
@@ -86,6 +86,7 @@ def every_key() -> list[str]:
 
 
 @given(configs())
+@example(Config(run=RunConfig(sample_prompt="a\x85b\u2028")))
 def test_dump_then_load_is_the_identity(config: Config) -> None:
     assert from_dict(yaml.safe_load(dump(config))) == config
     assert from_dict(to_dict(config)) == config
@@ -195,6 +196,9 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("model.seq=510", "508 or 512 would do"),
         ("model.vocabulary=49152", "needs 256; choose model.trunk=dense or recurrent"),
         ("data.dtype=uint16", "reads bytes, not token ids"),
+        ("run.seed=18446744073709551616", "must be below 2^64"),
+        ("run.sample_prompt=a\udcff", "run.sample_prompt: is not text in UTF-8"),
+        ("run.sample_temperature=-1", "must be at least 0"),
         ("modle.seq=8", "'modle': no such section; did you mean 'model'?"),
         ("layers=4", "names no section; did you mean 'model.layers'?"),
         ("step.batch", "has no '='"),

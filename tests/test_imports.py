@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Lower rooms first; a module imports its own room and those below it.
 ROOMS = (
     ("errors", "backend"),
+    ("wording", "files"),
     ("config_checks", "config", "config_io"),
     ("ops",),
     ("model", "optim", "data", "plots"),
@@ -32,6 +33,7 @@ FRIENDS = {
     ("train", "generate"),
     ("evaluate", "train"),
     ("generate", "train"),
+    ("compare", "train"),
 }
 NUMPY_ONLY = ("fit", "plan", "memory")
 

@@ -8,67 +8,77 @@ from typing import Any, get_args
 
 import click
 
-from mlx_amort.config import DataConfig, DataDtype, ModelConfig, SourceConfig
+from mlx_amort.cli.options import DEFAULT_PRESET
+from mlx_amort.config import DataConfig, DataDtype
+from mlx_amort.config_io import parse_source, resolve
 from mlx_amort.data.card import describe
 from mlx_amort.data.corpus import open_corpora
+from mlx_amort.wording import counted
 
 SHOWN_SKIPPED = 5
 
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH[:WEIGHT]...", nargs=-1, required=True)
 @click.option(
-    "--dtype",
-    type=click.Choice(get_args(DataDtype)),
-    default=DataConfig.dtype,
-    show_default=True,
-    help="what a .bin holds",
+    "--preset",
+    metavar="NAME",
+    help=f"Whose chunks and slots to measure against. Without one: {DEFAULT_PRESET}.",
+)
+@click.option(
+    "--dtype", type=click.Choice(get_args(DataDtype)), help="What a .bin holds, if not the preset's."
 )
 @click.option(
     "--validation-fraction",
     type=float,
     default=DataConfig.validation_fraction,
     show_default=True,
-    help="tail of each corpus held out",
+    help="Tail of each corpus held out.",
 )
-@click.option(
-    "--seq", type=click.IntRange(1), default=ModelConfig.seq, show_default=True, help="bytes of a chunk, S"
-)
-@click.option(
-    "--patch-stride",
-    type=click.IntRange(1),
-    default=ModelConfig.patch_stride,
-    show_default=True,
-    help="S / stride slots a chunk",
-)
-@click.option("--json", "as_json", is_flag=True, help="print the cards as JSON")
+@click.option("--seq", type=click.IntRange(1), help="Bytes S of a chunk, if not the preset's.")
+@click.option("--patch-stride", type=click.IntRange(1), help="S / stride slots a chunk, if not the preset's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the cards as JSON.")
 def command(
     paths: tuple[str, ...],
-    dtype: DataDtype,
+    preset: str | None,
+    dtype: DataDtype | None,
     validation_fraction: float,
-    seq: int,
-    patch_stride: int,
+    seq: int | None,
+    patch_stride: int | None,
     as_json: bool,
 ) -> None:
     """Describe corpora: size, split, entropy, zlib's bits per byte, boundaries against slots, a sample.
 
-    PATH is a file, a folder (its text files, recursively), a .bin, builtin:docs or builtin:stdlib.
+    PATH is a file, a folder (its text files, recursively), a .bin, builtin:docs or builtin:stdlib; with
+    several, PATH:WEIGHT gives its share of the rows, as for train --data.
     """
-    sources = tuple(SourceConfig(path) for path in paths)
-    corpora = open_corpora(DataConfig(sources, dtype, validation_fraction))
+    config = resolve(preset=preset or DEFAULT_PRESET)
+    sources = tuple(parse_source(path) for path in paths)
+    corpora = open_corpora(DataConfig(sources, dtype or config.data.dtype, validation_fraction))
+    slots = (seq or config.model.seq, patch_stride or config.model.patch_stride)
+    if not as_json:
+        origin = f"preset {config.preset}" + ("" if preset else ", the default; --preset names another")
+        click.echo(
+            f"chunks of {slots[0]:,} bytes ({'--seq' if seq else origin}), "
+            f"patch stride {slots[1]} ({'--patch-stride' if patch_stride else origin})\n"
+        )
+    total = sum(source.weight for source in sources)
     cards = []
-    for corpus in corpora:
-        cards.append(describe(corpus, seq, patch_stride))
+    for corpus, source in zip(corpora, sources, strict=True):
+        share = {"weight": source.weight, "row_share": source.weight / total}
+        cards.append({**describe(corpus, *slots), **share})
         if not as_json:
             click.echo("\n".join(_card_lines(cards[-1])) + "\n")
     if as_json:
-        click.echo(json.dumps({"corpora": cards}, indent=2))
+        click.echo(json.dumps({"preset": config.preset, "corpora": cards}, indent=2))
 
 
 def _card_lines(card: dict[str, Any]) -> Iterator[str]:
     unit = card["unit"]
     yield card["name"]
-    yield f"  size        {_counted(card['units'], unit)} in {_counted(card['files'], 'file')}"
+    yield f"  size        {counted(card['units'], unit)} in {counted(card['files'], 'file')}"
+    if card["row_share"] < 1:
+        yield f"  weight      {card['weight']:g}, so {card['row_share']:.1%} of the rows a run draws"
     for skipped in card["skipped"][:SHOWN_SKIPPED]:
         yield f"  skipped     {skipped['path']}: {skipped['reason']}"
     if len(card["skipped"]) > SHOWN_SKIPPED:
@@ -76,11 +86,11 @@ def _card_lines(card: dict[str, Any]) -> Iterator[str]:
     yield f"  split       {card['train_units']:,} to train on, the last {card['validation_units']:,} held out"
     over = "the whole corpus"
     if card["measured_units"] < card["units"]:
-        over = f"evenly spaced pieces, {_counted(card['measured_units'], unit)} in all"
+        over = f"evenly spaced pieces, {counted(card['measured_units'], unit)} in all"
     yield f"  entropy     {card['order0_entropy_bits']:.3f} bits per {unit}, order 0, over {over}"
     part = "the validation part"
     if card["zlib_units"] < card["validation_units"]:
-        part = f"the first {_counted(card['zlib_units'], unit)} of the validation part"
+        part = f"the first {counted(card['zlib_units'], unit)} of the validation part"
     yield f"  zlib -9     {card['zlib_bits']:.3f} bits per {unit}, over {part}"
     yield from _boundary_lines(card)
     yield "  sample"
@@ -100,7 +110,3 @@ def _boundary_lines(card: dict[str, Any]) -> Iterator[str]:
             f"{found['overflow_share']:.1%} of {found['chunks']:,} chunks overflow; "
             f"{found['unslotted_share']:.1%} of boundaries get no slot"
         )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

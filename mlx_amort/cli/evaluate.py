@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mlx_amort.cli.progress import Progress
 from mlx_amort.config import DataConfig
 from mlx_amort.config_io import parse_source
-
-PLAIN_LINE_EVERY_S = 10.0
-TERMINAL_LINE_EVERY_S = 0.2
 
 
 @click.command()
@@ -44,9 +40,11 @@ def command(run: Path, sources: tuple[str, ...], as_json: bool) -> None:
     checkpoint = newest_checkpoint(run)
     config = load_config(checkpoint)
     corpora = open_corpora(_data_of(config.data, sources))
-    check_ids(corpora, config.model.vocabulary)
+    checking = Progress("checking ids", "id")
+    check_ids(corpora, config.model.vocabulary, checking)
+    checking.close()
     set_cpu_cache_limit()
-    progress = _Progress()
+    progress = Progress("evaluating", "chunk")
     result = evaluate(
         ByteLM(config.model, config.step.precision), load_weights(checkpoint), corpora, progress=progress
     )
@@ -91,30 +89,3 @@ def _figures(record: dict[str, Any], unit: str) -> str:
         f"{record['bits_per_byte']:.4f} bits per {unit} over {record['bytes']:,} validation {unit}s "
         f"(zlib -9: {record['zlib_bits_per_byte']:.3f})"
     )
-
-
-class _Progress:
-    """Chunks done and time left on stderr: one changing line on a terminal, else a line now and then."""
-
-    def __init__(self) -> None:
-        self._started_at = time.monotonic()
-        self._told_at = self._started_at
-        self._is_terminal = sys.stderr.isatty()
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started_at
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._told_at < (TERMINAL_LINE_EVERY_S if self._is_terminal else PLAIN_LINE_EVERY_S):
-            return
-        self._told_at = now
-        left_s = self.elapsed_s / done * (total - done)
-        line = f"evaluating: chunk {done:,} of {total:,}, {left_s:,.0f} s left"
-        click.echo(f"\r\x1b[K{line}" if self._is_terminal else line, err=True, nl=not self._is_terminal)
-
-    def close(self) -> None:
-        """Take the changing line away."""
-        if self._is_terminal:
-            click.echo("\r\x1b[K", err=True, nl=False)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from mlx_amort.cli.tables import align, percent
+from mlx_amort.cli.tables import align
 from mlx_amort.profiler.fit import Fit, fit_rows
 from mlx_amort.profiler.rows import read_record, rows_from_records
+from mlx_amort.wording import percent
 
 
 @click.command()
@@ -38,9 +39,10 @@ def describe_fit(fit: Fit) -> str:
     for name, value in fit.c0_s.items():
         low, high = fit.c0_interval_s[name]
         laws.append([f"c0 {name}", f"{value:.4f} s", f"{low:.4f} to {high:.4f}"])
-    if fit.chunk_cost_interval_s is not None:
-        low, high = (bound * 1e3 for bound in fit.chunk_cost_interval_s)
-        laws.append(["per chunk", f"{fit.chunk_cost_s * 1e3:.3f} ms", f"{low:.3f} to {high:.3f}"])
+    if fit.third_cost_interval_s is not None:
+        low, high = (bound * 1e3 for bound in fit.third_cost_interval_s)
+        name = f"per {fit.third_unit}"
+        laws.append([name, f"{fit.third_cost_s * 1e3:.3f} ms", f"{low:.3f} to {high:.3f}"])
     if fit.ceiling_bytes_per_s is not None:
         laws.append(["ceiling 1/c1", f"{fit.ceiling_bytes_per_s:,.0f} bytes/s", ""])
     points = []

@@ -26,7 +26,7 @@ from mlx_amort.config import RunConfig
 @click.option(
     "--temperature",
     type=float,
-    default=0.8,
+    default=RunConfig.sample_temperature,
     show_default=True,
     help="0 takes the likeliest byte, 1 draws as trained.",
 )

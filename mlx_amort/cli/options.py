@@ -6,15 +6,16 @@ import functools
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
 
 from mlx_amort.config import Config
 from mlx_amort.config_checks import choices
-from mlx_amort.config_io import preset_names, resolve
+from mlx_amort.config_io import preset_names, read_yaml, resolve
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.sizes import parse_size
+from mlx_amort.wording import parse_size
 
 # Flag, the key it sets, what help says. A value stays text until config_io converts it by the key's type.
 FLAGS = (
@@ -39,6 +40,9 @@ FLAGS = (
     ("--seed", "run.seed", "Seed of the initial weights and of the data's order."),
 )
 
+# What train, and what describes its data, takes where nothing else is named.
+DEFAULT_PRESET = "demo"
+
 Callback = Callable[..., Any]
 
 
@@ -50,6 +54,14 @@ class RequestedConfig:
     file: str | None
     overrides: tuple[str, ...]
     default_preset: str | None
+
+    def gives(self, key: str) -> bool:
+        """Whether the command line or its file says what "section.key" is; a preset does not count."""
+        section, _, name = key.partition(".")
+        in_file = read_yaml(Path(self.file)).get(section) or {} if self.file is not None else {}
+        return name in in_file or any(
+            override.partition("=")[0].strip() == key for override in self.overrides
+        )
 
     def resolve(self, base: Config | None = None) -> Config:
         """The resolved run; with `base`, a saved run's configuration, only what was asked for is changed.

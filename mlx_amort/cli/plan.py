@@ -10,10 +10,11 @@ import click
 
 from mlx_amort.cli.tables import align
 from mlx_amort.profiler.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
+from mlx_amort.profiler.commands import train_command
 from mlx_amort.profiler.fit import Fit, fit_rows
 from mlx_amort.profiler.plan import Plan, plan_run
-from mlx_amort.profiler.rows import read_rows
-from mlx_amort.profiler.sizes import format_size, parse_size
+from mlx_amort.profiler.rows import read_record, rows_from_records
+from mlx_amort.wording import format_duration, format_size, parse_size
 
 
 @click.command()
@@ -54,10 +55,17 @@ def command(
         prefer=None if prefer is None else prefer.lower(),
         token_advantage=token_advantage,
     )
-    rows = read_rows(file)
+    record = read_record(file)
+    rows = rows_from_records(record["rows"], str(file))
     fit = fit_rows(rows)
     plan = plan_run(rows, fit, request)
-    click.echo(json.dumps(plan.to_record(), indent=2) if as_json else describe_plan(plan, fit))
+    next_command = train_command(record, file, fit, plan.choice, request.budget_bytes)
+    if as_json:
+        click.echo(json.dumps({**plan.to_record(), "command": next_command}, indent=2))
+    else:
+        click.echo(
+            f"{describe_plan(plan, fit)}\n\nto run it, with --data for your own text:\n  {next_command}"
+        )
 
 
 def _line(candidate: Candidate) -> list[str]:
@@ -72,6 +80,10 @@ def _line(candidate: Candidate) -> list[str]:
     ]
 
 
+def _as_time(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else format_duration(3600 * hours)
+
+
 def describe_plan(plan: Plan, fit: Fit) -> str:
     """The plan as the terminal shows it."""
     heading = ["", "bytes a step", "steps", "bytes/s", "ceiling", "hours", "peak"]
@@ -84,7 +96,7 @@ def describe_plan(plan: Plan, fit: Fit) -> str:
         f"  {choice.bytes_per_step:,} bytes a step, {choice.steps:,} steps "
         f"for {plan.request.budget_bytes:,} bytes\n"
         f"  {choice.step_s:.4g} s a step ({choice.source}), {choice.bytes_per_s:,.0f} bytes/s{ceiling}\n"
-        f"  {choice.hours:.1f} hours"
+        f"  {_as_time(choice.hours)}"
         + ("" if choice.peak_bytes is None else f", peak memory {format_size(choice.peak_bytes)}")
     ]
     if plan.faster:
@@ -100,16 +112,17 @@ def describe_plan(plan: Plan, fit: Fit) -> str:
     if plan.time_to_quality is not None:
         parts.append(_describe_time_to_quality(plan.time_to_quality))
     if plan.noise is not None:
-        parts.append(_describe_noise(plan.noise, heading))
+        parts.append(_describe_noise(plan.noise, heading, fit.is_rejected))
     parts += [f"note: {warning}" for warning in plan.warnings]
     return "\n\n".join(parts)
 
 
-def _describe_noise(noise: dict[str, Any], heading: list[str]) -> str:
+def _describe_noise(noise: dict[str, Any], heading: list[str], is_rejected: bool) -> str:
     best = [f"{name} {size:,.0f}" for name, size in noise["best_bytes_per_step"].items() if size is not None]
+    why_none = "none, the law is rejected" if is_rejected else "none, c0 is not positive"
     text = (
         f"noise scale {noise['noise_scale_bytes']:,.0f} bytes: "
-        f"best bytes a step, sqrt(T_crit c0 / c1): {', '.join(best) or 'none, c0 is not positive'}"
+        f"best bytes a step, sqrt(T_crit c0 / c1): {', '.join(best) or why_none}"
     )
     around = [Candidate(**candidate) for candidate in noise["around"]]
     if not around:

@@ -19,12 +19,12 @@ from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.fit import fit_rows
 from mlx_amort.profiler.grid import Lists
 from mlx_amort.profiler.process import ProcessMeasurer, usable_memory_bytes
-from mlx_amort.profiler.request import Request
+from mlx_amort.profiler.request import Request, configure_first
 from mlx_amort.profiler.rows import rows_from_records
-from mlx_amort.profiler.sizes import format_size
 from mlx_amort.profiler.store import FILE_NAME, default_folder
 from mlx_amort.profiler.sweep import run_sweep
-from mlx_amort.profiler.wording import describe_outcome, describe_row, format_seconds
+from mlx_amort.profiler.wording import describe_outcome, describe_row
+from mlx_amort.wording import format_duration, format_size
 
 Value = TypeVar("Value")
 
@@ -48,7 +48,7 @@ _WITHOUT = (
 @click.command()
 @click.option("--grid", "is_grid", is_flag=True, help="Scan batches and chunks around the configuration.")
 @click.option("--batches", metavar="B,B,...", help="Rows to measure.")
-@click.option("--chunks", metavar="K,K,...", help="Chunks to measure; a single one is the configuration's.")
+@click.option("--chunks", metavar="K,K,...", help="Chunks to measure.")
 @click.option("--windows", metavar="W,W,...", help="Windows to measure.")
 @click.option("--seqs", metavar="S,S,...", help="Sequence lengths to measure.")
 @click.option("--optimizers", metavar="NAME,...", help="Optimizers to measure: muon, adamw.")
@@ -89,8 +89,8 @@ def command(
     """Measure what an optimizer step costs on this machine, fit it, and test the fit on what was held out.
 
     Without --grid and lists it measures the one configuration given. Lists without --grid are measured in
-    every combination; with it they replace what the grid scans. A sweep that was interrupted goes on when
-    started again.
+    every combination; with it they replace what the grid scans. A list's first value is the configuration's.
+    A sweep that was interrupted goes on when started again.
     """
     lists = Lists(
         batches=parse_list("--batches", batches, _count),
@@ -101,7 +101,7 @@ def command(
         precisions=parse_list("--precisions", precisions, _choice(get_args(Precision))),
         activation_checkpointing=parse_list("--activation-checkpointing", recomputing, _switch),
     )
-    config = requested.resolve()
+    config = configure_first(requested.resolve(), lists)
     budget = time_budget or (DEFAULT_GRID_BUDGET if is_grid else None)
     request = Request(config, lists, is_grid, steps, None if budget is None else parse_duration(budget))
     machine = describe_machine()
@@ -114,7 +114,7 @@ def command(
         f"{format_size(memory_bytes)} may be used"
     )
     if request.budget_s is not None:
-        progress.line(f"time budget {format_seconds(request.budget_s)}; --time-budget changes it")
+        progress.line(f"time budget {format_duration(request.budget_s)}; --time-budget changes it")
     try:
         record = run_sweep(request, folder, machine, ProcessMeasurer(config, steps, memory_bytes), progress)
     except KeyboardInterrupt:

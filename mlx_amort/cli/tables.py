@@ -16,8 +16,3 @@ def align(heading: Sequence[str], rows: Sequence[Sequence[str]], text_columns: S
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def percent(share: float) -> str:
-    """A signed share as +1.23 %, without a negative zero."""
-    return f"{round(share * 100, 2) + 0.0:+.2f} %"

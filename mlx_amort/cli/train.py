@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
+from mlx_amort.cli.progress import Progress
 from mlx_amort.errors import UserError
-
-DEFAULT_PRESET = "demo"
+from mlx_amort.profiler.forecast import forecast_of
+from mlx_amort.train.interrupt import Interrupt
 
 
 @click.command()
@@ -25,6 +26,12 @@ DEFAULT_PRESET = "demo"
 )
 @click.option("--save-every", metavar="STEPS", help="Save a checkpoint every so many steps, and at the end.")
 @click.option("--eval-every", metavar="STEPS", help="Validate every so many steps, and at the end.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Forecast from this profile.json or folder. Without one: from what `mlx-amort profile` left.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the summary.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON, progress to standard error."
@@ -36,6 +43,7 @@ def command(
     stop_after: int | None,
     save_every: str | None,
     eval_every: str | None,
+    profile: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -49,18 +57,30 @@ def command(
     requested = _with(requested, {"run.save_every": save_every, "run.eval_every": eval_every})
 
     # mlx is loaded here, and not for --help; everything from here on ends in good order at a signal.
-    from mlx_amort.backend import set_cpu_cache_limit
+    from mlx_amort.backend import describe_machine, set_cpu_cache_limit
     from mlx_amort.train.console import Console, divergence
-    from mlx_amort.train.interrupt import Interrupt
+    from mlx_amort.train.forecast import Pace
     from mlx_amort.train.loop import train
     from mlx_amort.train.opening import new_run, resumed_run
+    from mlx_amort.train.run_folder import RunFolder
 
     with Interrupt() as interrupt:
         set_cpu_cache_limit()
-        if resume is not None:
-            run = resumed_run(resume, requested.resolve, sys.argv)
-        else:
-            run = new_run(requested.resolve(), out, sys.argv)
+        # Before the run has a folder: a refused profile leaves nothing behind.
+        config = requested.resolve(None if resume is None else RunFolder(resume).read_config())
+        pace = Pace(*forecast_of(profile, config, describe_machine()))
+        checking = _Checking(interrupt)
+        try:
+            run = (
+                new_run(config, out, sys.argv, checking)
+                if resume is None
+                else resumed_run(resume, requested.resolve, sys.argv, checking)
+            )
+        except KeyboardInterrupt:
+            # Nothing was begun, so there is nothing to save.
+            return interrupt.exit_code
+        finally:
+            checking.close()
         if stop_after is not None and stop_after <= run.state.step:
             why = f"the run is already at step {run.state.step}"
             raise UserError(f"--stop-after {stop_after}", why, "name a later step")
@@ -68,11 +88,28 @@ def command(
         console = Console(progress, sys.stdout, is_quiet=quiet, as_json=as_json)
         if resume is None and requested.preset is None and requested.file is None:
             console.say(f"preset      {DEFAULT_PRESET} is the default; --preset names another")
-        summary = train(run, console, interrupt, stop_after)
+        if resume is None and not requested.gives("data.sources"):
+            names = ", ".join(source.path for source in config.data.sources)
+            console.say(f"corpus      {names} is the default; --data names your own")
+        summary = train(run, console, interrupt, stop_after, pace)
         console.summary(summary)
     if summary.ending == "diverged":
         print(f"error: {divergence(summary)}", file=sys.stderr)
     return summary.exit_code
+
+
+class _Checking(Progress):
+    """Progress of what comes before the first step; there a signal, once noted, ends the command."""
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        super().__init__("checking ids", "id")
+        self._interrupt = interrupt
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tell that so much is done. Raises: KeyboardInterrupt when a signal has come."""
+        if self._interrupt.is_set:
+            raise KeyboardInterrupt
+        super().__call__(done, total)
 
 
 def _with(requested: RequestedConfig, given: dict[str, str | None]) -> RequestedConfig:

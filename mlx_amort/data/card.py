@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mlx_amort.config import BYTE_VALUES
 from mlx_amort.data.corpus import PIECE_UNITS, Corpus, unit_name
 from mlx_amort.data.sources import Units
+from mlx_amort.wording import printable_lines
 
 MOST_PIECES = 32
 ZLIB_UNITS = 4 << 20
@@ -150,10 +151,6 @@ def _sample(corpus: Corpus) -> list[str]:
     units = corpus.read(middle, min(SAMPLE_UNITS, corpus.units - middle))
     if corpus.dtype != "uint8":
         return [" ".join(map(str, units[:16]))]
-    text = units.tobytes().decode("utf-8", errors="replace")
+    lines = printable_lines(units.tobytes().decode("utf-8", errors="replace"))
     # The middle falls inside a line; what follows its end is whole, unless the text has no lines.
-    lines = text.split("\n")[1:] or [text]
-    printable = (
-        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines
-    )
-    return [line[:SAMPLE_COLUMNS] for line in printable if line.strip()][:SAMPLE_LINES]
+    return [line[:SAMPLE_COLUMNS] for line in lines[1:] or lines if line.strip()][:SAMPLE_LINES]

@@ -7,7 +7,7 @@ unit, so a row may run from one file into the next and a read touches only what 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from mlx_amort.errors import UserError
 PIECE_UNITS = 1 << 20
 # A validation part predicts its second unit from its first: one unit alone says nothing.
 LEAST_VALIDATION_UNITS = 2
+
+# Told how much is done, and how much there is to do in all.
+Progress = Callable[[int, int], None]
 
 
 class Corpus:
@@ -113,14 +116,15 @@ def open_corpora(config: DataConfig) -> tuple[Corpus, ...]:
     return corpora
 
 
-def check_ids(corpora: Sequence[Corpus], vocabulary: int) -> None:
+def check_ids(corpora: Sequence[Corpus], vocabulary: int, progress: Progress | None = None) -> None:
     """Read every id once and hold it against the model's vocabulary; bytes fit 256 and are not read.
 
+    `progress` is told (ids read, ids in all) after every piece; what it raises ends the reading.
     Raises: UserError naming the first id that is too large, and where it stands.
     """
-    for corpus in corpora:
-        if vocabulary > np.iinfo(np.dtype(corpus.dtype)).max:
-            continue
+    doubtful = [corpus for corpus in corpora if vocabulary <= np.iinfo(np.dtype(corpus.dtype)).max]
+    done, total = 0, sum(corpus.units for corpus in doubtful)
+    for corpus in doubtful:
         start = 0
         for piece in corpus.pieces(0, corpus.units):
             if int(piece.max()) >= vocabulary:
@@ -132,6 +136,9 @@ def check_ids(corpora: Sequence[Corpus], vocabulary: int) -> None:
                     "raise model.vocabulary, or check data.dtype",
                 )
             start += len(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(done, total)
 
 
 def unit_name(dtype: str | np.dtype[Any]) -> str:

@@ -47,8 +47,8 @@ def block_weights(weights: Weights, index: int) -> Weights:
 class ByteLM:
     """A model's shape, precision and recomputation; its weights are passed in.
 
-    precision: fp32, bf16 or bf16-pure (docs/training_step.md). activation_checkpointing: keep only each block's input
-    and recompute the block in the backward pass.
+    precision: fp32, bf16 or bf16-pure (docs/training_step.md). activation_checkpointing: keep only the inputs of each
+    block's mixer and feed-forward, and recompute both in the backward pass.
     """
 
     config: ModelConfig

@@ -61,7 +61,7 @@ class DecodeState:
 def attention_step(
     weights: Weights, x: mx.array, cache: BlockCache, position: mx.array, heads: int
 ) -> tuple[mx.array, BlockCache]:
-    """`attention_block` for the one byte or slot at `position` of its chunk.
+    """An attention block (mixer, then feed-forward) for the one byte or slot at `position` of its chunk.
 
     What the cache holds beyond `position` is left from the chunk before and not looked at.
     Shapes: x [1, 1, H], position [1] int32 -> x [1, 1, H].
@@ -79,7 +79,7 @@ def attention_step(
 def recurrent_step(
     weights: Weights, g: mx.array, state: BlockState, heads: int
 ) -> tuple[mx.array, BlockState]:
-    """`recurrent_block` for the next byte or valid slot. Shapes: g [1, 1, H] -> [1, 1, H]."""
+    """A recurrent block (mixer, then feed-forward) for the next byte or valid slot. Shapes: g [1, 1, H] -> [1, 1, H]."""
     memory, tail = state
     head_width = g.shape[-1] // heads
     u = rms_norm(g, weights["n1"])

@@ -9,10 +9,12 @@ from typing import Final, Literal
 
 import mlx.core as mx
 
+from mlx_amort.ops.newton_schulz import STEPS, takes_gram_form
+
 Triple = tuple[float, float, float]
 
 # Jordan 2024: one quintic five times over; slope 3.4 at zero, ends anywhere in [0.68, 1.21].
-_JORDAN: Final[tuple[Triple, ...]] = ((3.4445, -4.7750, 2.0315),) * 5
+_JORDAN: Final[tuple[Triple, ...]] = ((3.4445, -4.7750, 2.0315),) * STEPS
 # Amsel et al. 2025 (arXiv 2505.16932): each step the best quintic for the interval the step before leaves.
 _POLAR_EXPRESS: Final[tuple[Triple, ...]] = (
     (8.28721, -23.59589, 17.30039),
@@ -24,8 +26,6 @@ _POLAR_EXPRESS: Final[tuple[Triple, ...]] = (
 # Rounding can push a singular value past 1, where these quintics climb steeply; the factor keeps it inside.
 _SAFETY: Final = 1.01
 
-# Columns over rows from which the Gram form is cheaper: 4m²n + 34m³ operations against 20m²n + 10m³.
-_GRAM_RATIO: Final = 1.5
 # Below any gradient worth a step; yet a matrix whose squares underflow is still nothing divided by it.
 _SMALLEST_NORM: Final = 1e-12
 
@@ -48,13 +48,10 @@ def orthogonalize(
     """
     triples = _JORDAN if coefficients == "jordan" else _deflated(_POLAR_EXPRESS)
     margin = 1.0 if coefficients == "jordan" else _SAFETY
-    short, long = sorted(x.shape[-2:])
+    m, n = x.shape[-2:]
     unit = _normalize(x.astype(mx.float32), margin).astype(dtype)
-    if dtype == mx.float32 and long >= _GRAM_RATIO * short:
-        result = _iterate_gram(unit, triples)
-    else:
-        result = _iterate(unit, triples)
-    return result.astype(x.dtype)
+    iterate = _iterate_gram if takes_gram_form(m, n, dtype == mx.float32) else _iterate
+    return iterate(unit, triples).astype(x.dtype)
 
 
 def _deflated(triples: tuple[Triple, ...]) -> tuple[Triple, ...]:

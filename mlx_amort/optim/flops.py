@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlx_amort.config import OptimizerConfig
+from mlx_amort.ops.newton_schulz import count_flops
 from mlx_amort.optim.partition import owners
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-NEWTON_SCHULZ_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,13 @@ class Orthogonalization:
 def orthogonalizations(shapes: Shapes, config: OptimizerConfig) -> list[Orthogonalization]:
     """What an update orthogonalises, shape by shape; nothing for AdamW.
 
-    Five quintic steps cost 20m²n + 10m³ FLOPs; in float32 a long matrix takes the Gram form's 4m²n + 34m³
-    where that is less (ops/orthogonalize.py).
+    Source of the counts: ops/newton_schulz.py, which chooses the form too.
     """
     owner_of = owners(shapes, config.name)
     counts = Counter((min(shape), max(shape)) for name, shape in shapes.items() if owner_of[name] == "muon")
     found = []
     for (m, n), matrices in counts.items():
-        long, square = 4.0 * NEWTON_SCHULZ_STEPS * m * m * n, 2.0 * NEWTON_SCHULZ_STEPS * m**3
-        if config.muon_dtype == "float32" and 4.0 * m * m * n + 34.0 * m**3 < long + square:
-            long, square = 4.0 * m * m * n, 34.0 * m**3
+        long, square = count_flops(m, n, config.muon_dtype == "float32")
         found.append(Orthogonalization(m, n, matrices, matrices * long, matrices * square))
     return found
 

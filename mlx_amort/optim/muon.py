@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 import mlx.core as mx
 
 from mlx_amort.config import OptimizerConfig
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.optim.rounding import split_key, store
+from mlx_amort.optim.stacks import stack_size
 
 Arrays = dict[str, mx.array]
-
-_STACK_MATRICES: Final = 16
-# A stack of 16 matrices of 1024² fills a large GPU. A CPU's BLAS takes matrices one by one anyway, and MLX
-# allocates for about a hundred operations ahead: there small stacks save memory, and time with it.
-_STACK_ELEMENTS_ON_GPU: Final = 1 << 24
-_STACK_ELEMENTS_ON_CPU: Final = 1 << 18
 
 
 def muon_update(
@@ -86,14 +80,11 @@ def muon_update(
 def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
     """Yield the names that share a stack: of one shape, in even parts within the bounds."""
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    elements = _STACK_ELEMENTS_ON_CPU if on_cpu else _STACK_ELEMENTS_ON_GPU
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name, weight in weights.items():
         by_shape.setdefault(weight.shape, []).append(name)
     for shape, names in by_shape.items():
-        most = max(1, min(_STACK_MATRICES, elements // math.prod(shape)))
-        parts = math.ceil(len(names) / most)
-        size = math.ceil(len(names) / parts)
+        size = stack_size(len(names), math.prod(shape), on_cpu)
         for start in range(0, len(names), size):
             yield names[start : start + size]
 

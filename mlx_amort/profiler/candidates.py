@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_amort.profiler.fit import Fit
-from mlx_amort.profiler.rows import Row
-from mlx_amort.profiler.sizes import format_size
+from mlx_amort.profiler.rows import Row, count_windows
+from mlx_amort.wording import format_size
 
 # AdamW needs this many times Muon's bytes for one loss: published for a 10M model, from one seed.
 PUBLISHED_TOKEN_ADVANTAGE = 1.6
@@ -55,6 +55,14 @@ class Candidate:
     refused: tuple[str, ...] = ()
 
     @property
+    def chunks_per_step(self) -> int:
+        return self.accum * self.chunks
+
+    @property
+    def windows_per_step(self) -> int:
+        return count_windows(self.accum, self.chunks, self.window)
+
+    @property
     def label(self) -> str:
         accum = "" if self.accum == 1 else f"A {self.accum} "
         checkpointed = " checkpointed" if self.activation_checkpointing else ""
@@ -64,7 +72,7 @@ class Candidate:
 def best_bytes_per_step(noise_scale_bytes: float, c0_s: float, c1_s_per_byte: float) -> float | None:
     """T* = sqrt(T_crit · c0 / c1), where (1 + T_crit/T)(c0 + c1 T) is least; None unless c0, c1 > 0.
 
-    A cost per chunk grows with T when chunks do and is left out: candidates are ranked by their own times.
+    A cost per chunk or window is left out, as it need not grow with T: candidates are ranked by their times.
     Source: docs/cost_model.md, Choosing. Units: bytes.
     """
     if c0_s <= 0 or c1_s_per_byte <= 0:
@@ -92,6 +100,8 @@ def _candidate(
 ) -> Candidate:
     size = row.bytes_per_step
     bytes_per_s = size / step_s
+    # Of a law that is rejected the ceiling says nothing.
+    ceiling = None if fit.is_rejected else fit.ceiling_bytes_per_s
     hours = request.budget_bytes / bytes_per_s / 3600
     advantage = request.token_advantage if row.optimizer == "adamw" else 1.0
     # Bytes to a loss are proportional to T + T_crit; at T = T_crit the budget is what it says.
@@ -125,7 +135,7 @@ def _candidate(
         quality_hours=hours * advantage * noise,
         step_s=step_s,
         bytes_per_s=bytes_per_s,
-        ceiling_fraction=None if fit.ceiling_bytes_per_s is None else bytes_per_s / fit.ceiling_bytes_per_s,
+        ceiling_fraction=None if ceiling is None else bytes_per_s / ceiling,
         peak_bytes=row.peak_bytes,
         source=source,
         refused=tuple(reasons),
@@ -176,7 +186,7 @@ def predicted_candidates(rows: Sequence[Row], fit: Fit, request: Request) -> lis
                 if not inside or (batch, chunks, 1, optimizer) in measured:
                     continue
                 row = replace(row, peak_bytes=_peak_bound(row, rows))
-                step_s = fit.predict_s(optimizer, row.bytes_per_step, row.chunks_per_step)
+                step_s = fit.predict_s(row)
                 if step_s > 0:
                     candidates.append(_candidate(row, step_s, "predicted", request, fit, ()))
     return candidates

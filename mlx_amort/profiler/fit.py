@@ -4,21 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
 from mlx_amort.profiler.rows import Row
+from mlx_amort.profiler.scatter import scatter_of
 from mlx_amort.profiler.selection import Setting, select
-from mlx_amort.profiler.terms import PER_CHUNK, TermTest, asked_for, design, examine_terms
+from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms
 
 CONFIDENCE = 0.95
 # Below this spread of bytes a step, c0 and c1 cannot be told apart: the line is steeper or flatter at will.
 SMALLEST_SPREAD = 1.25
 # A line that misses by this much (root mean square) explains too little to forecast with.
 LARGEST_SCATTER = 0.10
+# A point that the others predict this badly leaves the law in doubt, if its samples agree much better.
+LARGEST_LEFT_OUT = 0.05
+_CLEARLY = 3.0
+
+
+class Stepped(Protocol):
+    """What a law needs to know of a configuration: a Row, a Point or a Candidate."""
+
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def bytes_per_step(self) -> int: ...
+
+    @property
+    def chunks_per_step(self) -> int: ...
+
+    @property
+    def windows_per_step(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -35,21 +55,24 @@ class FitPoint:
 class Fit:
     """A fitted law with its doubts.
 
-    Units: c0_s and chunk_cost_s in seconds, c1_s_per_byte in seconds a byte. chunk_cost_s is 0 unless the
-    data ask for a cost per chunk; `law` is "affine", "affine with a cost per chunk", or "rejected" where the
-    line must not be used to forecast.
+    Units: c0_s and third_cost_s in seconds, c1_s_per_byte in seconds a byte. `third_unit` is "chunk" or
+    "window" where the data ask for a cost of it, else None and its cost 0. `law` is "affine", "affine with a
+    cost per chunk" (or window), or "rejected" where the line must not be used to forecast; is_doubtful where
+    it may, but misses a left-out point by more than measuring it can explain.
     """
 
     c0_s: dict[str, float]
     c1_s_per_byte: float
-    chunk_cost_s: float
+    third_unit: str | None
+    third_cost_s: float
     c0_interval_s: dict[str, tuple[float, float]]
     c1_interval_s_per_byte: tuple[float, float]
-    chunk_cost_interval_s: tuple[float, float] | None
+    third_cost_interval_s: tuple[float, float] | None
     points: tuple[FitPoint, ...]
     cross_validated_error: float
     terms: tuple[TermTest, ...]
     law: str
+    is_doubtful: bool
     verdict: str
     warnings: tuple[str, ...]
     setting: Setting
@@ -73,24 +96,26 @@ class Fit:
         """The largest error of a point predicted from the other configurations alone."""
         return max(abs(p.leave_one_out_error) for p in self.points if p.leave_one_out_error is not None)
 
-    def predict_s(self, optimizer: str, bytes_per_step: float, chunks_per_step: int) -> float:
-        """Step time c0 + A·K · c_chunk + c1 · T in seconds; chunks_per_step is A·K.
+    def predict_s(self, configuration: Stepped) -> float:
+        """Step time c0 + n · third_cost + c1 · T in seconds; n is A·K of a chunk's cost, A·⌈K/W⌉ of a window's.
 
         Raises: UserError for an optimizer that was not fitted.
         """
+        optimizer = configuration.optimizer
         if optimizer not in self.c0_s:
             raise UserError(
                 f"optimizer {optimizer!r}", "was not measured", did_you_mean(optimizer, self.c0_s)
             )
-        own_s = self.c0_s[optimizer] + chunks_per_step * self.chunk_cost_s
-        return own_s + self.c1_s_per_byte * bytes_per_step
+        counts = {"chunk": configuration.chunks_per_step, "window": configuration.windows_per_step, None: 0}
+        own_s = self.c0_s[optimizer] + counts[self.third_unit] * self.third_cost_s
+        return own_s + self.c1_s_per_byte * configuration.bytes_per_step
 
     def to_record(self) -> dict[str, Any]:
         """The fit as JSON: the `fit` of profile.json and what `mlx-amort fit --json` prints."""
         third = None
-        if self.chunk_cost_interval_s is not None:
-            interval_s = list(self.chunk_cost_interval_s)
-            third = {"name": PER_CHUNK, "s": self.chunk_cost_s, "interval_s": interval_s}
+        if self.third_cost_interval_s is not None:
+            interval_s = list(self.third_cost_interval_s)
+            third = {"unit": self.third_unit, "s": self.third_cost_s, "interval_s": interval_s}
         return {
             "c0_s": self.c0_s,
             "c1_us_per_byte": self.c1_s_per_byte * 1e6,
@@ -105,6 +130,7 @@ class Fit:
                 "c1_us_per_byte": [bound * 1e6 for bound in self.c1_interval_s_per_byte],
             },
             "law": self.law,
+            "is_doubtful": self.is_doubtful,
             "verdict": self.verdict,
             "warnings": list(self.warnings),
             "terms": [term.to_record() for term in self.terms],
@@ -122,8 +148,11 @@ def _configuration(row: Row) -> dict[str, Any]:
         "accum": row.accum,
         "seq": row.seq,
         "optimizer": row.optimizer,
+        "precision": row.precision,
         "activation_checkpointing": row.activation_checkpointing,
         "bytes_per_step": row.bytes_per_step,
+        "chunks_per_step": row.chunks_per_step,
+        "windows_per_step": row.windows_per_step,
     }
 
 
@@ -164,8 +193,9 @@ def _refuse_what_cannot_fail(rows: Sequence[Row], kept_out: Sequence[tuple[Row, 
 def fit_rows(rows: Sequence[Row]) -> Fit:
     """Fit step_s = c0[optimizer] + c1 · T by least squares of relative errors, and say whether it holds.
 
-    Optimizers share c1. A cost per chunk (A·K) joins the law where cross-validation asks for it; T², B or K
-    asked for beside it reject the law. Intervals are 95 %, from Student's t with n - p degrees of freedom.
+    Optimizers share c1. A cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins the
+    law where cross-validation asks for it; any term asked for beside it rejects the law. Intervals are 95 %,
+    from Student's t with n - p degrees of freedom.
     Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
     """
     setting, fitted, kept_out = select(rows)
@@ -177,16 +207,18 @@ def fit_rows(rows: Sequence[Row]) -> Fit:
     solution = fit_relative(columns, step_s, configurations)
     terms = examine_terms(fitted, columns, step_s, configurations, solution)
     winner = asked_for(terms)
-    uses_chunks = winner is not None and winner.name == PER_CHUNK
-    if uses_chunks:
-        columns = design(fitted, optimizers, PER_CHUNK)
+    unit = None if winner is None else UNITS.get(winner.name)
+    if winner is not None and unit is not None:
+        columns = design(fitted, optimizers, winner.name)
         solution = fit_relative(columns, step_s, configurations)
-        beside = examine_terms(fitted, columns, step_s, configurations, solution, beside=PER_CHUNK)
+        beside = examine_terms(fitted, columns, step_s, configurations, solution, beside=winner.name)
         terms, winner = terms + beside, asked_for(beside)
-    fit = _assemble(fitted, optimizers, columns, step_s, solution, uses_chunks)
-    law, verdict = _judge(fit, solution, winner, uses_chunks)
+    fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
+    law, verdict = _judge(fit, solution, winner)
+    doubt = None if law == "rejected" else _doubt(fitted, solution)
     return Fit(
-        **{**fit, "terms": tuple(terms), "law": law, "verdict": verdict, "setting": setting},
+        **{**fit, "terms": tuple(terms), "law": law, "verdict": doubt or verdict, "setting": setting},
+        is_doubtful=doubt is not None,
         kept_out=tuple(kept_out),
     )
 
@@ -197,7 +229,7 @@ def _assemble(
     columns: Floats,
     step_s: Floats,
     solution: Solution,
-    uses_chunks: bool,
+    third_unit: str | None,
 ) -> dict[str, Any]:
     count = len(optimizers)
     left_out = [None if np.isnan(error) else float(error) for error in solution.left_out_errors]
@@ -228,10 +260,11 @@ def _assemble(
     return {
         "c0_s": c0_s,
         "c1_s_per_byte": float(solution.coefficients[count]),
-        "chunk_cost_s": float(solution.coefficients[count + 1]) if uses_chunks else 0.0,
+        "third_unit": third_unit,
+        "third_cost_s": float(solution.coefficients[count + 1]) if third_unit else 0.0,
         "c0_interval_s": c0_interval_s,
         "c1_interval_s_per_byte": solution.interval(count, CONFIDENCE),
-        "chunk_cost_interval_s": solution.interval(count + 1, CONFIDENCE) if uses_chunks else None,
+        "third_cost_interval_s": solution.interval(count + 1, CONFIDENCE) if third_unit else None,
         "points": tuple(
             FitPoint(row, float(predicted), float(error), without)
             for row, predicted, error, without in zip(
@@ -243,9 +276,27 @@ def _assemble(
     }
 
 
-def _judge(
-    fit: dict[str, Any], solution: Solution, winner: TermTest | None, uses_chunks: bool
-) -> tuple[str, str]:
+def _doubt(rows: Sequence[Row], solution: Solution) -> str | None:
+    """The sentence that withholds "the law holds", where a left-out point is missed by more than noise."""
+    scatter = scatter_of(rows)
+    # Noise of σ leaves residuals of σ·sqrt(1 - h) and left-out errors of σ / sqrt(1 - h) at leverage h: the
+    # geometric mean of the two is σ, whatever rests on the point.
+    left_out = np.abs(np.nan_to_num(solution.left_out_errors))
+    noise = np.sqrt(left_out * np.abs(solution.relative_errors))
+    is_missed = (left_out > LARGEST_LEFT_OUT) & (noise > _CLEARLY * (scatter or 0.0))
+    if not is_missed.any():
+        return None
+    worst = int(np.argmax(np.where(is_missed, left_out, 0.0)))
+    error = float(solution.left_out_errors[worst])
+    samples = "" if scatter is None else f", where measuring again differs by {scatter:.1%}"
+    return (
+        f"The law is in doubt: the other points predict {rows[worst].label} {abs(error):.1%} too "
+        f"{'high' if error > 0 else 'low'}{samples}. Measure it again on an idle machine, with neighbours in "
+        "B and K; if the error stays, a cost is missing from the law and only measured points can be trusted."
+    )
+
+
+def _judge(fit: dict[str, Any], solution: Solution, winner: TermTest | None) -> tuple[str, str]:
     """The law's name and one plain sentence about it."""
     scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
     if fit["c1_s_per_byte"] <= 0:
@@ -272,9 +323,9 @@ def _judge(
         f"every one of {count} points lies within {largest:.1%} of it, "
         f"within {left_out:.1%} when left out of the fit"
     )
-    if uses_chunks:
-        return "affine with a cost per chunk", (
-            f"The law holds with a third term, {fit['chunk_cost_s'] * 1e3:.3g} ms a chunk, "
+    if unit := fit["third_unit"]:
+        return f"affine with a cost per {unit}", (
+            f"The law holds with a third term, {fit['third_cost_s'] * 1e3:.3g} ms a {unit}, "
             f"that the data ask for: {errors}."
         )
     return "affine", f"The affine law holds: {errors}, and no further term is asked for."

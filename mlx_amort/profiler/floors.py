@@ -6,34 +6,37 @@ c0 >= bytes of the update / copy bandwidth + Σ FLOPs of Newton-Schulz / best ra
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from mlx_amort.config import Config, OptimizerName
 from mlx_amort.model.flops import RECOMPUTING_PASSES, TRAINING_PASSES, Product, forward_flops_per_byte
 from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
+from mlx_amort.optim.stacks import stack_size
+from mlx_amort.profiler.rows import count_windows
 
 OPTIMIZERS: Final[tuple[OptimizerName, ...]] = ("muon", "adamw")
 
-# As many matrices as the update multiplies at once.
-_MEASURED_STACK = 16
 
+def newton_schulz_products(config: Config, is_on_cpu: bool) -> list[Product]:
+    """The products of one update's orthogonalisations in stacks as the update makes them; none for AdamW.
 
-def newton_schulz_products(config: Config) -> list[Product]:
-    """The products of one update's orthogonalisations; share_flops in FLOPs an update, none for AdamW."""
+    share_flops in FLOPs an update.
+    """
     products = []
     for each in orthogonalizations(config.model.parameter_shapes(), config.optimizer):
-        name, stack = f"Newton-Schulz {each.m} × {each.n}", min(each.matrices, _MEASURED_STACK)
+        name, stack = (
+            f"Newton-Schulz {each.m} × {each.n}",
+            stack_size(each.matrices, each.m * each.n, is_on_cpu),
+        )
         products.append(Product(f"{name}, long", stack, each.m, each.m, each.n, each.long_flops))
         products.append(Product(f"{name}, square", stack, each.m, each.m, each.m, each.square_flops))
     return products
 
 
 def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
-    """The floors of a configuration from measured rates (profiler/rates.py), with the rates they came from.
+    """The floors of a configuration from rates measured for it (profiler/rates.py), and those rates.
 
     Units: seconds, µs a byte, FLOPs a second, bytes a second.
     """
@@ -42,15 +45,12 @@ def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
     bandwidth = rates["copy_bytes_per_s"]
     passes = RECOMPUTING_PASSES if config.step.activation_checkpointing else TRAINING_PASSES
     c1_s = passes * sum(product["share_flops"] / product["flops_per_s"] for product in window)
-    rate_of = {product["name"]: product["flops_per_s"] for product in update}
     shapes = config.model.parameter_shapes()
     width = 2 if config.step.precision == "bf16-pure" else 4
-    c0_s = {}
-    for name in OPTIMIZERS:
-        own = replace(config, optimizer=replace(config.optimizer, name=name))
-        products = newton_schulz_products(own)
-        products_s = sum(product.share_flops / rate_of[product.name] for product in products)
-        c0_s[name] = update_bytes(shapes, name, width) / bandwidth + products_s
+    products_s = {"muon": sum(product["share_flops"] / product["flops_per_s"] for product in update)}
+    c0_s = {
+        name: update_bytes(shapes, name, width) / bandwidth + products_s.get(name, 0.0) for name in OPTIMIZERS
+    }
     return {
         "c1_us_per_byte": c1_s * 1e6,
         "c0_s": c0_s,
@@ -120,7 +120,7 @@ def describe_phases(
             continue
         row = max(own, key=lambda row: row["bytes_per_step"])
         parts = ", ".join(f"{part} {seconds / row['step_s']:.1%}" for part, seconds in row["phases"].items())
-        windows = row["accum"] * math.ceil(row["chunks"] / min(row["window"], row["chunks"]))
+        windows = count_windows(row["accum"], row["chunks"], row["window"])
         share = windows * floors["accumulation_s"] / row["step_s"]
         lines.append(
             f"{name}, B {row['batch']} K {row['chunks']} S {row['seq']}: {parts}; "

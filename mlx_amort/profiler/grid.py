@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from mlx_amort.profiler.points import Point
 
 Value = TypeVar("Value")
 
-# The published scan, B 4 to 48 around B 24, as multiples of the preset's B; the last one looks for the limit.
+# The published scan, B 4 to 48 around B 24, as multiples of the preset's B; what lies beyond is doubled up to.
 _BATCH_FACTORS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2, 4)
 _CHUNK_COUNTS = (1, 2, 4, 8)
 _SCAN_CHUNKS = 2
@@ -80,28 +80,19 @@ def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
     """The published shape around `base`, the most telling configurations first.
 
     A batch scan at K = 2, a chunk scan at the base's B, the other optimizer at three sizes, one configuration
-    recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out.
+    recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out: nothing
+    is measured at a B or K that is not among the given ones.
     """
     optimizers = lists.optimizers or (base.optimizer, _OTHER[base.optimizer])
     half = max(patch_stride, base.seq // 2 // patch_stride * patch_stride)
     seqs = lists.seqs or tuple(_unique((base.seq, half)))
     recomputing = lists.activation_checkpointing or tuple(_unique((base.activation_checkpointing, True)))
     windows, precisions = lists.windows or (base.window,), lists.precisions or (base.precision,)
-    scan_chunks = _SCAN_CHUNKS if not lists.chunks or _SCAN_CHUNKS in lists.chunks else lists.chunks[0]
-    center = replace(
-        base,
-        chunks=scan_chunks,
-        window=windows[0],
-        seq=seqs[0],
-        optimizer=optimizers[0],
-        precision=precisions[0],
-        activation_checkpointing=recomputing[0],
-    )
-    batches = lists.batches or tuple(_unique(max(1, round(base.batch * factor)) for factor in _BATCH_FACTORS))
-    counts = lists.chunks or tuple(sorted({*_CHUNK_COUNTS, base.chunks}))
+    center = _center(base, lists)
+    batches, counts = _batches(base, lists), _counts(base, lists)
     batch_scan = [replace(center, batch=batch) for batch in batches]
     chunk_scan = [replace(center, chunks=chunks) for chunks in counts]
-    longest = max(counts, key=lambda chunks: (chunks <= 2 * scan_chunks, chunks))
+    longest = max(counts, key=lambda chunks: (chunks <= 2 * center.chunks, chunks))
     others = [
         replace(point, optimizer=optimizer)
         for optimizer in optimizers[1:]
@@ -114,6 +105,74 @@ def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
     # The ends of both scans and the other optimizer make a fit; the middle of the scans makes it sure.
     first = [center, batch_scan[0], replace(center, chunks=longest), *others[:2], chunk_scan[0], *single]
     return _unique([*first, *others, *_outward(batch_scan), *_outward(chunk_scan)])
+
+
+def doublings(base: Point, lists: Lists) -> list[Iterator[Point]]:
+    """Twice the last of the batch scan, and of the chunk scan, without end; nothing beyond given lists."""
+    center = _center(base, lists)
+    largest, longest = max(_batches(base, lists)), max(_counts(base, lists))
+    wider = (replace(center, batch=largest << power) for power in itertools.count(1))
+    longer = (replace(center, chunks=longest << power) for power in itertools.count(1))
+    return [iter(()) if lists.batches else wider, iter(()) if lists.chunks else longer]
+
+
+def push_to_limit(
+    scans: Sequence[Iterator[Point]],
+    is_hopeless: Callable[[Point], bool],
+    seconds_of: Callable[[Point], float],
+    left_s: float | None,
+) -> list[Point]:
+    """The points of endless scans, the cheapest first, up to the first of each that memory or time refuses.
+
+    That one is among them, to show where the limit is. Without a budget (left_s None) every scan must be one
+    that memory ends.
+    """
+    pushed: list[Point] = []
+    ahead = {index: point for index, scan in enumerate(scans) if (point := next(scan, None))}
+    while ahead:
+        index, point = min(ahead.items(), key=lambda item: (seconds_of(item[1]), item[0]))
+        pushed.append(point)
+        cost_s = seconds_of(point)
+        if is_hopeless(point) or (left_s is not None and cost_s > left_s):
+            del ahead[index]
+            continue
+        left_s = None if left_s is None else left_s - cost_s
+        ahead[index] = next(scans[index])
+    return pushed
+
+
+def _center(base: Point, lists: Lists) -> Point:
+    """What both scans have in common: the first of every list, K = 2 where it may be."""
+    given = lists.activation_checkpointing
+    return replace(
+        base,
+        batch=_center_batch(base, lists),
+        chunks=_scan_chunks(lists),
+        window=lists.windows[0] if lists.windows else base.window,
+        seq=lists.seqs[0] if lists.seqs else base.seq,
+        optimizer=lists.optimizers[0] if lists.optimizers else base.optimizer,
+        precision=lists.precisions[0] if lists.precisions else base.precision,
+        activation_checkpointing=given[0] if given else base.activation_checkpointing,
+    )
+
+
+def _batches(base: Point, lists: Lists) -> tuple[int, ...]:
+    return lists.batches or tuple(_unique(max(1, round(base.batch * factor)) for factor in _BATCH_FACTORS))
+
+
+def _counts(base: Point, lists: Lists) -> tuple[int, ...]:
+    return lists.chunks or tuple(sorted({*_CHUNK_COUNTS, base.chunks}))
+
+
+def _scan_chunks(lists: Lists) -> int:
+    return _SCAN_CHUNKS if not lists.chunks or _SCAN_CHUNKS in lists.chunks else lists.chunks[0]
+
+
+def _center_batch(base: Point, lists: Lists) -> int:
+    """The base's B; of given ones the largest up to it, or the least."""
+    if not lists.batches:
+        return base.batch
+    return max((batch for batch in lists.batches if batch <= base.batch), default=min(lists.batches))
 
 
 def _outward(scan: Sequence[Point]) -> list[Point]:
@@ -131,11 +190,13 @@ def floor_seconds(point: Point, c1_floor_us: float) -> float:
     return _FLOORS_A_STEP * c1_floor_us * 1e-6 * point.bytes_per_step
 
 
-def affordable_base(base: Point, c1_floor_us: float, steps: int, budget_s: float | None) -> Point:
-    """The base with B halved until measuring it, at K = 2, takes no more than its share of the budget."""
+def affordable_base(
+    base: Point, lists: Lists, c1_floor_us: float, steps: int, budget_s: float | None
+) -> Point:
+    """The base with B halved until measuring it, as the grid's centre, takes no more than its share."""
 
     def seconds_of(point: Point) -> float:
-        return row_seconds(floor_seconds(replace(point, chunks=_SCAN_CHUNKS), c1_floor_us), steps)
+        return row_seconds(floor_seconds(_center(point, lists), c1_floor_us), steps)
 
     return _largest_affordable(base, seconds_of, budget_s)
 
@@ -172,13 +233,16 @@ def cut_to_budget(
     return kept, cuts
 
 
-def mixed_order(points: Sequence[Point], anchor: Point) -> list[Visit]:
+def mixed_order(points: Sequence[Point], anchor: Point, ascending: Collection[Point] = ()) -> list[Visit]:
     """The points after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
 
-    Mixed, so that a machine which slows down does not pass for a curved law.
+    Mixed, so that a machine which slows down does not pass for a curved law. Those of `ascending` come in
+    the order of their sizes: one that does not fit spares the machine the next.
     """
     rest = [point for point in points if point != anchor]
     random.Random(_SEED).shuffle(rest)
+    in_order = iter(_outward([point for point in rest if point in ascending]))
+    rest = [next(in_order) if point in ascending else point for point in rest]
     repeats = min(ANCHOR_VISITS - 1, len(rest))
     visits: list[Visit] = []
     for part in range(repeats):

@@ -71,8 +71,12 @@ def _groups(candidates: list[Point], optimizer: str) -> list[list[Point]]:
 
 def prediction(point: Point, fit: Fit) -> dict[str, Any]:
     """The entry of `held_out` before it is measured."""
-    predicted_s = fit.predict_s(point.optimizer, point.bytes_per_step, point.chunks_per_step)
-    return {**point.to_record(), "predicted_s": predicted_s, "measured_s": None, "relative_error": None}
+    return {
+        **point.to_record(),
+        "predicted_s": fit.predict_s(point),
+        "measured_s": None,
+        "relative_error": None,
+    }
 
 
 def with_measurement(entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

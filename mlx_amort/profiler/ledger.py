@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,8 @@ from mlx_amort.profiler.points import Point, point_of_record
 from mlx_amort.profiler.request import Request
 from mlx_amort.profiler.scatter import measure_settled
 from mlx_amort.profiler.store import write_record
-from mlx_amort.profiler.wording import describe_row, format_seconds
+from mlx_amort.profiler.wording import describe_row
+from mlx_amort.wording import format_duration
 
 # A small step still pays its c0: how a step's time is scaled from the anchor's before there is a fit.
 _FIXED_SHARE = 0.3
@@ -24,7 +26,7 @@ class Measurer(Protocol):
 
     def is_hopeless(self, point: Point) -> bool: ...
 
-    def rates(self) -> dict[str, Any]: ...
+    def rates(self, point: Point) -> dict[str, Any]: ...
 
 
 class Progress(Protocol):
@@ -64,6 +66,17 @@ class Ledger:
         """The first row of a point, if there is one."""
         rows = [row for row in self.record["rows"] if point_of_record(row) == point]
         return rows[0] if rows else None
+
+    def smaller_that_did_not_fit(self, point: Point) -> Point | None:
+        """A point with fewer rows and no longer windows, else the same, that did not fit."""
+        for row in self.record["rows"]:
+            other = point_of_record(row)
+            like = replace(other, batch=point.batch, chunks=point.chunks)
+            if row["status"] != "did not fit" or like != point or other.batch >= point.batch:
+                continue
+            if min(other.window, other.chunks) <= min(point.window, point.chunks):
+                return other
+        return None
 
     def measure(self, point: Point, is_anchor: bool = False, count: str = "") -> dict[str, Any]:
         """Measure a point in what is left of the budget, and make a row of it."""
@@ -116,7 +129,7 @@ class Ledger:
             return ""
         done = len(self.record["rows"]) - plan["rows_before"]
         left_s = sum(self.seconds_of(point_of_record(visit)) for visit in plan["visits"][done:])
-        return f"; about {format_seconds(left_s)} to go" if left_s else ""
+        return f"; about {format_duration(left_s)} to go" if left_s else ""
 
     def _tell_scatter(self, spread: float) -> None:
         self.progress.line(f"samples scatter by {spread:.0%} of their median; measuring once more")

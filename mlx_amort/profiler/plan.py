@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mlx_amort.errors import UserError, did_you_mean
@@ -27,8 +27,9 @@ class Plan:
     """A choice among the measured configurations and the reasons for it.
 
     faster: higher rate than the choice, with why each is not chosen. worth_measuring: predicted ones that
-    would beat the choice by more than the fit is wrong. noise: T* per optimizer and the configurations around
-    it. time_to_quality: `muon_to_adamw`, Muon's time over AdamW's to equal quality, and what it is made of.
+    would beat the choice by more than the fit is wrong. noise: T* per optimizer (None where the law does not
+    tell it) and the configurations around it. time_to_quality: `muon_to_adamw`, Muon's time over AdamW's to
+    equal quality, and what it is made of; None where one of the two is not known.
     """
 
     request: Request
@@ -63,13 +64,16 @@ def _time_to_quality(
     if not {"muon", "adamw"} <= set(fit.c0_s):
         return None
 
-    def step_of(optimizer: str) -> tuple[float, str]:
+    def step_of(optimizer: str) -> tuple[float | None, str]:
         for candidate in measured:
             if candidate.optimizer == optimizer and _shape(candidate) == _shape(choice):
                 return candidate.step_s, "measured"
-        return fit.predict_s(optimizer, choice.bytes_per_step, choice.accum * choice.chunks), "predicted"
+        # A law that is rejected predicts nothing: only a measured pair is compared.
+        return None if fit.is_rejected else fit.predict_s(replace(choice, optimizer=optimizer)), "predicted"
 
     (muon_s, muon_source), (adamw_s, adamw_source) = step_of("muon"), step_of("adamw")
+    if muon_s is None or adamw_s is None:
+        return None
     return {
         "muon_step_s": muon_s,
         "muon_source": muon_source,
@@ -93,7 +97,9 @@ def _noise(
     if request.noise_scale_bytes is None:
         return None
     best = {
-        name: best_bytes_per_step(request.noise_scale_bytes, c0, fit.c1_s_per_byte)
+        name: None
+        if fit.is_rejected
+        else best_bytes_per_step(request.noise_scale_bytes, c0, fit.c1_s_per_byte)
         for name, c0 in fit.c0_s.items()
     }
     goal = best.get(choice.optimizer)
@@ -153,6 +159,8 @@ def plan_run(rows: Sequence[Row], fit: Fit, request: Request) -> Plan:
     warnings = []
     if fit.is_rejected:
         warnings.append(f"{fit.verdict} This plan rests on measured configurations alone.")
+    elif fit.is_doubtful:
+        warnings.append(fit.verdict)
     if request.min_updates is None and request.noise_scale_bytes is None:
         warnings.append(
             "no --min-updates and no --noise-scale: the fastest is chosen as if fewer updates cost no quality"

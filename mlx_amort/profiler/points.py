@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mlx_amort.config import Config
+from mlx_amort.profiler.rows import count_windows
 
 # First-order counts of values kept for the backward pass, a byte (or slot) and unit of width.
 _LOCAL_VALUES = 38
@@ -35,6 +36,10 @@ class Point:
     @property
     def chunks_per_step(self) -> int:
         return self.accum * self.chunks
+
+    @property
+    def windows_per_step(self) -> int:
+        return count_windows(self.accum, self.chunks, self.window)
 
     @property
     def label(self) -> str:

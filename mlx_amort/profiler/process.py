@@ -17,7 +17,7 @@ from typing import Any
 from mlx_amort.config import Config
 from mlx_amort.config_io import to_dict
 from mlx_amort.profiler.points import Point, rough_peak_bytes
-from mlx_amort.profiler.sizes import format_size
+from mlx_amort.wording import format_size
 
 # The guess is good to about this factor: only what is beyond it is refused untried.
 _DOUBT = 2.0
@@ -69,9 +69,10 @@ class ProcessMeasurer:
             answer = self._explain(outcome, wall_s)
         return {**point.to_record(), **_without_times("failed", ""), **answer, "wall_s": wall_s}
 
-    def rates(self) -> dict[str, Any]:
-        """What the machine can do with the products of `base`."""
-        outcome = run_worker({"job": "rates", "config": to_dict(self.base)}, self.memory_bytes)
+    def rates(self, point: Point) -> dict[str, Any]:
+        """What the machine can do with the products of a point."""
+        job = {"job": "rates", "config": to_dict(point.configure(self.base))}
+        outcome = run_worker(job, self.memory_bytes)
         if outcome.answer is None:
             raise RuntimeError(f"the floors could not be measured:\n{outcome.errors}")
         return outcome.answer
@@ -105,9 +106,15 @@ def _without_times(status: str, note: str) -> dict[str, Any]:
 
 
 def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
-    """What a worker may use: the limit that was given, else nine tenths of what is free now."""
+    """What a worker may use: the limit that was given, else nine tenths of what is free now.
+
+    On CUDA the device's own memory counts and the host's does not; on Metal, where they are one, both do.
+    """
     if limit_bytes is not None:
         return limit_bytes
+    on_device = machine.get("device_memory_bytes")
+    if on_device is not None and machine["backend"] == "cuda":
+        return int(_SHARE_OF_MEMORY * on_device)
     available = machine["memory_bytes"]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -116,7 +123,9 @@ def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> 
     for line in lines:
         if line.startswith("MemAvailable:"):
             available = min(available, int(line.split()[1]) * 1024)
-    return int(_SHARE_OF_MEMORY * available)
+    usable = int(_SHARE_OF_MEMORY * available)
+    # The recommended working set is what may be used already, with the system's share taken off.
+    return usable if on_device is None else min(usable, on_device)
 
 
 def run_worker(request: Mapping[str, Any], memory_bytes: int, limit_s: float | None = None) -> Outcome:

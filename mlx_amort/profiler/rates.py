@@ -35,11 +35,12 @@ def measure_rates(config: Config) -> dict[str, Any]:
     update_dtype = operand(mx.zeros(1, dtype=muon_dtype)).dtype
     # Whichever optimizer the run has, both floors are given.
     with_muon = replace(config, optimizer=replace(config.optimizer, name="muon"))
+    is_on_cpu = mx.default_device() == mx.Device(mx.cpu)
     seen: dict[tuple[Any, ...], float] = {}
     products = []
     for phase, shapes, dtype in (
         ("window", window_products(config), window_dtype),
-        ("update", newton_schulz_products(with_muon), update_dtype),
+        ("update", newton_schulz_products(with_muon, is_on_cpu), update_dtype),
     ):
         for product in shapes:
             key = (product.stack, product.m, product.k, product.n, dtype)

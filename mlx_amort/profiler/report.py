@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlx_amort import plots
+from mlx_amort.profiler.points import point_of_record
 from mlx_amort.profiler.rows import rows_from_records
-from mlx_amort.profiler.sizes import format_size
+from mlx_amort.profiler.wording import describe_findings
+from mlx_amort.wording import format_size, percent
 
 Record = Mapping[str, Any]
 
@@ -45,9 +47,14 @@ def report_text(record: Record, pictures: Sequence[str]) -> str:
             _coefficients(fit),
         ]
     else:
-        sections.append("No fit: the measured rows are too few or too equal.")
+        sections.append(f"No fit: {record.get('fit_refused') or 'the rows are too few or too equal'}.")
+    if record.get("floors"):
+        sections.append("\n".join(f"- {sentence}" for sentence in describe_findings(record)))
     sections += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures]
     sections += ["## Measured configurations", _rows(record)]
+    if cuts := (record.get("plan") or {}).get("cut"):
+        left_out = [f"- {point_of_record(cut).label}: {cut['reason']}" for cut in cuts]
+        sections += ["## Left out of the sweep", "\n".join(left_out)]
     if fit:
         sections += ["## Errors of the fit", _errors(fit), "## Further terms", _terms(fit)]
     if record.get("held_out"):
@@ -55,9 +62,11 @@ def report_text(record: Record, pictures: Sequence[str]) -> str:
     phases = [row for row in record["rows"] if row.get("phases")]
     if phases:
         sections += ["## Where a step's time goes", _phases(phases)]
-    for key, title in (("floors", "Floors of the machine"), ("machine", "Machine"), ("model", "Model")):
+    if record.get("floors"):
+        sections += ["## Floors of the machine", _floors(record["floors"]), _products(record["floors"])]
+    for key, title in (("machine", "Machine"), ("model", "Model")):
         if record.get(key):
-            lines = [[name, _plain(value)] for name, value in _flatten(record[key])]
+            lines = [[name, _plain(value)] for name, value in record[key].items()]
             sections += [f"## {title}", _table(["", ""], lines)]
     return "\n\n".join(sections) + "\n"
 
@@ -68,7 +77,7 @@ def _table(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{round(100 * share, 2) + 0.0:+.2f} %"
+    return "" if share is None else percent(share)
 
 
 def _coefficients(fit: Record) -> str:
@@ -80,7 +89,8 @@ def _coefficients(fit: Record) -> str:
         lines.append([f"c0 {name}", f"{value:.4g} s", f"{low:.4g} to {high:.4g}"])
     if fit["third_term"]:
         low, high = (1e3 * bound for bound in fit["third_term"]["interval_s"])
-        lines.append(["per chunk", f"{1e3 * fit['third_term']['s']:.4g} ms", f"{low:.4g} to {high:.4g}"])
+        name = f"per {fit['third_term']['unit']}"
+        lines.append([name, f"{1e3 * fit['third_term']['s']:.4g} ms", f"{low:.4g} to {high:.4g}"])
     if fit["ceiling_bytes_per_s"]:
         lines.append(["ceiling 1/c1", f"{fit['ceiling_bytes_per_s']:,.0f} bytes/s", ""])
     lines.append(["largest error", f"{fit['max_relative_error']:.2%}", ""])
@@ -116,7 +126,8 @@ def _rows(record: Record) -> str:
 
 def _name(row: Record) -> str:
     accum = f"A {row['accum']} " if row.get("accum") not in (None, 1) else ""
-    return f"{accum}B {row['batch']} K {row['chunks']} S {row['seq']} {row['optimizer']}"
+    checkpointed = " checkpointed" if row.get("activation_checkpointing") else ""
+    return f"{accum}B {row['batch']} K {row['chunks']} S {row['seq']} {row['optimizer']}{checkpointed}"
 
 
 def _errors(fit: Record) -> str:
@@ -154,17 +165,25 @@ def _phases(rows: Sequence[Record]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row["phases"]))
     lines = []
     for row in rows:
-        values = [row["phases"].get(name) for name in names]
-        lines.append([_name(row), *("" if value is None else _plain(value) for value in values)])
-    return _table(["configuration", *names], lines)
+        parts_s = [row["phases"].get(name) for name in names]
+        lines.append([_name(row), *("" if part_s is None else f"{1e3 * part_s:.4g}" for part_s in parts_s)])
+    return _table(["configuration", *(f"{name} ms" for name in names)], lines)
 
 
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{prefix}{'.' if prefix else ''}{key}")
-    else:
-        yield prefix, value
+def _floors(floors: Record) -> str:
+    lines = [["c1", f"{floors['c1_us_per_byte']:.4g} µs/byte"]]
+    lines += [[f"c0 {name}", f"{1e3 * c0_s:.4g} ms"] for name, c0_s in floors["c0_s"].items()]
+    lines += [
+        ["accumulating gradients, a window", f"{1e3 * floors['accumulation_s']:.4g} ms"],
+        ["forward", f"{floors['forward_flops_per_byte'] / 1e6:.4g} MFLOP/byte"],
+        ["copy bandwidth", f"{floors['copy_bytes_per_s'] / 1e9:.4g} GB/s"],
+    ]
+    return _table(["floor", "value"], lines)
+
+
+def _products(floors: Record) -> str:
+    lines = [[_plain(name), f"{rate / 1e9:,.4g}"] for name, rate in floors["products"].items()]
+    return _table(["product", "GFLOP/s"], lines)
 
 
 def _plain(value: Any) -> str:

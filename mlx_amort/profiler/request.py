@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,31 @@ from mlx_amort.profiler.rows import read_record
 from mlx_amort.profiler.store import FILE_NAME, identity_of, is_profile_of
 
 
+def configure_first(config: Config, lists: Lists) -> Config:
+    """`config` with the first value of each list: a single value is the configuration's, not a variation of it.
+
+    Raises: UserError for what the model does not allow.
+    """
+    point = point_of(config)
+    first = {
+        "batch": lists.batches,
+        "chunks": lists.chunks,
+        "window": lists.windows,
+        "seq": lists.seqs,
+        "optimizer": lists.optimizers,
+        "precision": lists.precisions,
+        "activation_checkpointing": lists.activation_checkpointing,
+    }
+    given: dict[str, Any] = {name: values[0] for name, values in first.items() if values}
+    return replace(point, **given).configure(config)
+
+
 @dataclass(frozen=True)
 class Request:
-    """What is to be profiled: around which configuration, what varies, how many timed steps, for how long."""
+    """What is to be profiled: around which configuration, what varies, how many timed steps, for how long.
+
+    base: the configuration with what the lists say (`configure_first`).
+    """
 
     base: Config
     lists: Lists

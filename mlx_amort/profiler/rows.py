@@ -17,6 +17,11 @@ _FALSE = {"no", "off", "false", "0", ""}
 _REQUIRED = ("batch", "chunks", "seq", "optimizer")
 
 
+def count_windows(accum: int, chunks: int, window: int | None) -> int:
+    """A · ⌈K / min(W, K)⌉: how often a step runs a window; a window of one chunk where W is not told."""
+    return accum * math.ceil(chunks / min(window or 1, chunks))
+
+
 @dataclass(frozen=True)
 class Row:
     """One measured configuration.
@@ -49,6 +54,11 @@ class Row:
     def chunks_per_step(self) -> int:
         """A · K: how often a step pays what is paid once a chunk."""
         return self.accum * self.chunks
+
+    @property
+    def windows_per_step(self) -> int:
+        """How often a step pays what is paid once a window: dispatch, choosing slots, adding gradients."""
+        return count_windows(self.accum, self.chunks, self.window)
 
     @property
     def is_measured(self) -> bool:

@@ -1,10 +1,12 @@
-"""Whether a row's samples agree: how wide their middle half is beside their median."""
+"""Whether measurements agree: samples of one row, and rows of one configuration."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from mlx_amort.profiler.rows import Row
 
 # Width of the middle half of the samples over their median, above which the median is not to be trusted.
 LARGEST_SPREAD = 0.2
@@ -16,6 +18,22 @@ def spread_of(samples_s: Sequence[float]) -> float:
         return 0.0
     low, middle, high = statistics.quantiles(samples_s, n=4, method="inclusive")
     return (high - low) / middle
+
+
+def scatter_of(rows: Sequence[Row]) -> float | None:
+    """How far measuring again differs, relatively: what is larger of two, None where neither is known.
+
+    The median row's spread of samples, and how far the slowest repeat of a configuration is from its fastest.
+    """
+    known = [spread_of(row.samples_s) for row in rows if len(row.samples_s) > 1]
+    found = [statistics.median(known)] if known else []
+    repeats: dict[Row, list[float]] = {}
+    for row in rows:
+        if row.step_s is not None:
+            bare = Row(row.batch, row.chunks, row.seq, row.optimizer, None, row.window, row.accum)
+            repeats.setdefault(bare, []).append(row.step_s)
+    found += [max(times) / min(times) - 1 for times in repeats.values() if len(times) > 1]
+    return max(found, default=None)
 
 
 def measure_settled(

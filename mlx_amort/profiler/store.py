@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mlx_amort.config import Config
+from mlx_amort.files import write_whole
 
 FILE_NAME = "profile.json"
 # What makes two machines the same for timing; versions and names of the system may differ.
 _MACHINE_KEYS = ("processor", "cores", "backend", "device_name", "blas")
 _OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
+# What changes the values of weights and nothing that is done with them.
+TIMELESS_MODEL_KEYS = ("scale_residual_init",)
 
 
 def profiles_folder() -> Path:
@@ -27,9 +30,17 @@ def profiles_folder() -> Path:
 def identity_of(config: Config) -> dict[str, Any]:
     """What a profile does not vary and a step's time depends on: the model but its seq, how it is stepped."""
     model = dataclasses.asdict(config.model)
-    model.pop("seq")
+    for name in ("seq", *TIMELESS_MODEL_KEYS):
+        model.pop(name)
     optimizer = {key: getattr(config.optimizer, key) for key in _OPTIMIZER_KEYS}
     return {**model, "tbptt": config.step.tbptt, **optimizer}
+
+
+def key_of(name: str) -> str:
+    """Where the configuration has what `identity_of` calls `name`: model.layers, step.tbptt."""
+    if name in _OPTIMIZER_KEYS:
+        return f"optimizer.{name}"
+    return f"step.{name}" if name == "tbptt" else f"model.{name}"
 
 
 def machine_identity(machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,12 +59,7 @@ def write_record(record: Mapping[str, Any], folder: Path) -> Path:
     """Write profile.json whole or not at all: a sweep killed meanwhile leaves the file before."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    temporary = path.with_suffix(".json.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, json.dumps(record, indent=1, ensure_ascii=False))
     return path
 
 

@@ -23,10 +23,12 @@ from mlx_amort.profiler.grid import (
     affordable_base,
     cut_to_budget,
     default_grid,
+    doublings,
     floor_seconds,
     grown_base,
     mixed_order,
     product_grid,
+    push_to_limit,
     row_seconds,
 )
 from mlx_amort.profiler.held_out import LEAST, choose_held_out, prediction, with_measurement
@@ -35,7 +37,8 @@ from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request, open_record
 from mlx_amort.profiler.rows import rows_from_records
 from mlx_amort.profiler.store import FILE_NAME
-from mlx_amort.profiler.wording import describe_held_out, format_seconds
+from mlx_amort.profiler.wording import describe_held_out
+from mlx_amort.wording import format_duration
 
 
 def run_sweep(
@@ -59,8 +62,8 @@ def run_sweep(
     if sweep.measure_anchor():
         sweep.plan()
         sweep.measure_grid()
-    sweep.measure_floors_again()
     sweep.fit()
+    sweep.measure_floors_again()
     sweep.measure_held_out()
     sweep.finish()
     return record
@@ -81,7 +84,7 @@ class Sweep:
         """What the machine can do, before anything else: it also tells what the grid will cost."""
         if self.record["rates"] is None:
             self.progress.doing("measuring the floors: products and copies of this model's shapes")
-            rates = self.record["rates"] = self.measurer.rates()
+            rates = self.record["rates"] = self.measurer.rates(point_of(self.request.base))
             self.record["floors"] = floors_of(self.request.base, rates)
             self.ledger.save()
         floors = self.record["floors"]
@@ -92,13 +95,35 @@ class Sweep:
         )
 
     def measure_floors_again(self) -> None:
-        """The rates once more after the grid, the better of both: the machine may have been busy before."""
+        """The floors of what was fitted, and how far from them the fitted costs are.
+
+        The rates are measured once more after the grid and the better of both counts: the machine may have
+        been busy before. Where the fit is of another seq, precision or window, its own are the only ones.
+        """
+        base, point = point_of(self.request.base), self._fitted_point()
         if self.record["rates_at_end"] is None:
             self.progress.doing("measuring the floors again")
-            again = self.record["rates_at_end"] = self.measurer.rates()
-            rates = best_of(self.record["rates"], again)
-            self.record["floors"] = floors_of(self.request.base, rates)
-            self.ledger.save()
+            self.record["rates_at_end"] = self.measurer.rates(point)
+        rates, fit = self.record["rates_at_end"], self.record["fit"]
+        if (point.seq, point.precision, point.window) == (base.seq, base.precision, base.window):
+            rates = best_of(self.record["rates"], rates)
+        floors = floors_of(point.configure(self.request.base), rates)
+        self.record["floors"] = compare_with_floors(floors, fit) if fit else floors
+        self.ledger.save()
+
+    def _fitted_point(self) -> Point:
+        """The base with the setting that the fitted rows have in common."""
+        base = point_of(self.request.base)
+        if self._fit is None:
+            return base
+        setting = self._fit.setting
+        return replace(
+            base,
+            seq=setting.seq,
+            window=setting.window or base.window,
+            precision=setting.precision or base.precision,
+            activation_checkpointing=setting.activation_checkpointing,
+        )
 
     def measure_anchor(self) -> bool:
         """The first row, which tells what every other will take; a smaller one where it does not fit."""
@@ -107,7 +132,8 @@ class Sweep:
         wanted = base = point_of(self.request.base)
         if self.request.is_grid:
             floor_us = self.record["floors"]["c1_us_per_byte"]
-            base = affordable_base(base, floor_us, self.request.steps, self.request.budget_s)
+            lists, steps = self.request.lists, self.request.steps
+            base = affordable_base(base, lists, floor_us, steps, self.request.budget_s)
         has_grown = base == wanted
         while True:
             points = self._points(base)
@@ -136,7 +162,7 @@ class Sweep:
                     continue
             if base.batch != wanted.batch:
                 why = "as much as fits the time budget and the memory"
-                self.progress.line(f"the grid is centred on B {base.batch}, not {wanted.batch}: {why}")
+                self.progress.line(f"the grid is centred on B {anchor.batch}, not {wanted.batch}: {why}")
             self.record["anchor"], self.record["base"] = anchor.to_record(), base.to_record()
             self.ledger.save()
             return True
@@ -153,7 +179,11 @@ class Sweep:
             # The anchor's repeats and the held-out configurations are no less necessary than the grid.
             left_s -= (ANCHOR_VISITS - 1 + LEAST) * self.ledger.seconds_of(anchor)
         kept, cuts = cut_to_budget(points, self.ledger.seconds_of, left_s)
-        visits = mixed_order(kept, anchor)
+        pushed: list[Point] = []
+        if self.request.is_grid:
+            pushed, beyond = self._push(base, kept, left_s)
+            cuts += beyond
+        visits = mixed_order(kept + pushed, anchor, ascending=pushed)
         self.record["plan"] = {
             "visits": [{**visit.point.to_record(), "is_anchor": visit.is_anchor} for visit in visits],
             "cut": [],
@@ -161,10 +191,20 @@ class Sweep:
         }
         total_s = sum(self.ledger.seconds_of(visit.point) for visit in visits)
         if visits:
-            self.progress.line(f"{len(visits)} more rows are planned, about {format_seconds(total_s)}")
+            self.progress.line(f"{len(visits)} more rows are planned, about {format_duration(total_s)}")
         for cut in cuts:
             self.ledger.note_cut(cut)
         self.ledger.save()
+
+    def _push(self, base: Point, kept: list[Point], left_s: float | None) -> tuple[list[Point], list[Cut]]:
+        """Beyond the grid, both scans up to what time and memory allow, and what they do not."""
+        if left_s is not None:
+            left_s -= sum(self.ledger.seconds_of(point) for point in kept)
+        wider, longer = doublings(base, self.request.lists)
+        # More chunks need no more memory: without a budget nothing ends them.
+        scans = [wider] if left_s is None else [wider, longer]
+        points = push_to_limit(scans, self.measurer.is_hopeless, self.ledger.seconds_of, left_s)
+        return cut_to_budget(points, self.ledger.seconds_of, left_s)
 
     def measure_grid(self) -> None:
         """Every visit of the plan that has no row yet, as long as the budget lasts."""
@@ -173,10 +213,15 @@ class Sweep:
             planned = plan["visits"][done]
             visit = Visit(point_of_record(planned), planned["is_anchor"])
             left_s = self.ledger.left_s()
+            reason = ""
             if left_s is not None and self.ledger.seconds_of(visit.point) > left_s:
-                del plan["visits"][done]
                 name = "the anchor again" if visit.is_anchor else "not measured"
-                self.ledger.note_cut(Cut(visit.point, f"{name}: the time budget is used up"))
+                reason = f"{name}: the time budget is used up"
+            elif smaller := self.ledger.smaller_that_did_not_fit(visit.point):
+                reason = f"{smaller.label} did not fit"
+            if reason:
+                del plan["visits"][done]
+                self.ledger.note_cut(Cut(visit.point, reason))
                 continue
             self.ledger.measure(visit.point, visit.is_anchor, f"{done + 1}/{len(plan['visits'])} ")
 
@@ -188,7 +233,6 @@ class Sweep:
             self.record["fit"], self.record["fit_refused"] = None, f"{refusal.why}; {refusal.todo}"
             return
         self.record["fit"] = self._fit.to_record()
-        self.record["floors"] = compare_with_floors(self.record["floors"], self.record["fit"])
 
     def measure_held_out(self) -> None:
         """Predict configurations that were not measured, write the predictions down, then measure them."""
@@ -219,14 +263,18 @@ class Sweep:
         if len(anchors) > 1:
             drift, spread = anchors[-1] / anchors[0] - 1, max(anchors) / min(anchors) - 1
             self.record["drift"] = {"visits": len(anchors), "last_to_first": drift, "spread": spread}
-        base = point_of(self.request.base)
-        self.record["chosen"] = {**base.to_record(), "step_s": (self.ledger.row_of(base) or {}).get("step_s")}
+        self.record["chosen"] = self._chosen()
         self.record["status"] = "complete"
         self.ledger.save()
 
-    @property
-    def _anchor(self) -> Point:
-        return point_of_record(self.record["anchor"])
+    def _chosen(self) -> dict[str, Any] | None:
+        """The first that was measured of: the configuration, the grid's base and the anchor."""
+        kept = [self.record[name] for name in ("base", "anchor") if self.record[name]]
+        for point in (point_of(self.request.base), *(point_of_record(entry) for entry in kept)):
+            row = self.ledger.row_of(point)
+            if row and row["step_s"]:
+                return {**point.to_record(), "step_s": row["step_s"]}
+        return None
 
     def _points(self, base: Point) -> list[Point]:
         if self.request.is_grid:

@@ -1,4 +1,4 @@
-"""Whether the data ask for more than a line: a cost per chunk, T², or a cost of B or K alone."""
+"""Whether the data ask for more than a line: a cost per chunk or window, T², or a cost of B or K alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from mlx_amort.profiler.rows import Row
 from mlx_amort.profiler.student_t import t_probability
 
 PER_CHUNK = "A·K"
+PER_WINDOW = "A·⌈K/W⌉"
 SQUARE = "T²"
 BATCH_ALONE = "B"
 CHUNKS_ALONE = "K"
 
 _PHRASES = {
     PER_CHUNK: "a cost per chunk",
+    PER_WINDOW: "a cost per window",
     SQUARE: "a T² term: the law is curved",
     BATCH_ALONE: "a term in B alone, apart from its bytes",
     CHUNKS_ALONE: "a term in K alone, apart from its bytes",
@@ -27,8 +29,10 @@ _PHRASES = {
 # meets either alone too often: the first with four points, the second with four terms tried on every fit.
 _ERROR_SHARE = 0.5
 _CHANCE = 0.01
-# Two terms that explain equally well are told apart by physics: a chunk is known to cost something.
-_CHUNK_PREFERENCE = 1.25
+# What a step is known to pay more than once for, and what it is paid for; these may join the law.
+UNITS = {PER_CHUNK: "chunk", PER_WINDOW: "window"}
+# Terms that explain equally well are told apart by physics: a chunk or a window is known to cost something.
+_PREFERENCE = 1.25
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def term_column(rows: Sequence[Row], name: str) -> Floats:
     """The values [n] of a term for every row."""
     values = {
         PER_CHUNK: [row.chunks_per_step for row in rows],
+        PER_WINDOW: [row.windows_per_step for row in rows],
         SQUARE: [row.bytes_per_step**2 for row in rows],
         BATCH_ALONE: [row.batch for row in rows],
         CHUNKS_ALONE: [row.chunks for row in rows],
@@ -91,13 +96,15 @@ def examine_terms(
     """Try each further term beside the law given by columns [n, p] and its solution."""
     tests = []
     without = solution.cross_validated_error
-    for name in (PER_CHUNK, SQUARE, BATCH_ALONE, CHUNKS_ALONE):
+    for name in (PER_CHUNK, PER_WINDOW, SQUARE, BATCH_ALONE, CHUNKS_ALONE):
         if name == beside:
             continue
         column = term_column(rows, name)
         note = ""
         if name == CHUNKS_ALONE and _is_multiple(column, term_column(rows, PER_CHUNK)):
             note = "the same as A·K here: accumulation does not vary"
+        if name == PER_WINDOW and _is_multiple(column, term_column(rows, PER_CHUNK)):
+            note = "the same as A·K here: a window is one chunk, or was not told"
         wider = np.concatenate([columns, column[:, None]], axis=1)
         if not note and not is_determined(wider / step_s[:, None]):
             note = "cannot be told from the other terms in these rows"
@@ -122,12 +129,11 @@ def examine_terms(
 
 
 def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
-    """The term that the data ask for most, or None; a cost per chunk wins where it explains about as well."""
+    """The term that the data ask for most, or None; a known cost wins where it explains about as well."""
     asked = [(test.error_with, test) for test in tests if test.is_asked_for and test.error_with is not None]
     if not asked:
         return None
     least = min(error for error, _ in asked)
-    for error, test in asked:
-        if test.name == PER_CHUNK and error <= _CHUNK_PREFERENCE * least + 1e-6:
-            return test
-    return min(asked, key=lambda pair: pair[0])[1]
+    known = [(error, test) for error, test in asked if test.name in UNITS]
+    known = [(error, test) for error, test in known if error <= _PREFERENCE * least + 1e-6]
+    return min(known or asked, key=lambda pair: pair[0])[1]

@@ -7,17 +7,7 @@ from typing import Any
 
 from mlx_amort.profiler.floors import describe_floors, describe_phases
 from mlx_amort.profiler.points import point_of_record
-from mlx_amort.profiler.sizes import format_size
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration as people say it: 45 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+from mlx_amort.wording import format_size
 
 
 def describe_row(row: Mapping[str, Any]) -> str:
@@ -45,20 +35,25 @@ def describe_held_out(entry: Mapping[str, Any]) -> str:
 
 
 def describe_outcome(record: Mapping[str, Any]) -> list[str]:
-    """What a complete sweep found beside rows and fit: floors, where a step goes, held out, drift, cuts."""
+    """What a complete sweep found beside rows and fit: floors, where a step goes, drift, held out, cuts."""
+    lines = [*describe_findings(record), *(describe_held_out(entry) for entry in record["held_out"])]
+    cuts = record["plan"]["cut"] if record["plan"] else []
+    if cuts:
+        lines.append(f"left out: {', '.join(point_of_record(cut).label for cut in cuts)}")
+    if record["fit"] is None:
+        lines.append(f"no fit: {record['fit_refused']}")
+    return lines
+
+
+def describe_findings(record: Mapping[str, Any]) -> list[str]:
+    """Sentences on how far the costs are from their floors, where a step goes, and the anchor's drift."""
     fit = record["fit"]
     lines = describe_floors(record["floors"], fit)
     lines += describe_phases(record["rows"], record["floors"], fit["c0_s"] if fit else {})
-    lines += [describe_held_out(entry) for entry in record["held_out"]]
     drift = record.get("drift")
     if drift:
         lines.append(
             f"anchor measured {drift['visits']} times: last to first {100 * drift['last_to_first']:+.1f} %, "
             f"slowest to fastest {100 * drift['spread']:+.1f} %"
         )
-    cuts = record["plan"]["cut"] if record["plan"] else []
-    if cuts:
-        lines.append(f"left out for time: {', '.join(point_of_record(cut).label for cut in cuts)}")
-    if fit is None:
-        lines.append(f"no fit: {record['fit_refused']}")
     return lines

@@ -28,9 +28,9 @@ from mlx_amort import __version__
 from mlx_amort.config import Config
 from mlx_amort.config_io import from_dict, to_dict
 from mlx_amort.errors import UserError
+from mlx_amort.files import HIDDEN, flush_to_disk
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.partition import owners
-from mlx_amort.train.files import HIDDEN, flush_to_disk
 from mlx_amort.train.state import TrainState
 
 FORMAT = 1
@@ -61,9 +61,10 @@ def versions() -> dict[str, str]:
     }
 
 
-def save(run_folder: Path, state: TrainState, config: Config) -> Path:
+def save(run_folder: Path, state: TrainState, config: Config, keeps_older: bool = False) -> Path:
     """Write a checkpoint, then delete all but the `run.keep_checkpoints` newest; returns its folder.
 
+    keeps_older: delete none, for a state that may be worse than what is saved already.
     A step that is already saved is not written again: a run's state is a function of its step.
     Raises: UserError when it cannot be written; the checkpoints before it stay.
     """
@@ -75,7 +76,8 @@ def save(run_folder: Path, state: TrainState, config: Config) -> Path:
             shutil.rmtree(leftover)
         if not _is_complete(final):
             _write(final, state, config)
-        for old in complete_checkpoints(run_folder)[: -config.run.keep_checkpoints]:
+        superseded = [] if keeps_older else complete_checkpoints(run_folder)[: -config.run.keep_checkpoints]
+        for old in superseded:
             _delete(old)
     # MLX tells a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:

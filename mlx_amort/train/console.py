@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 import shutil
 import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TextIO
 
+from mlx_amort.train.due import bytes_to_validate
+from mlx_amort.train.forecast import Change, Pace
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
 from mlx_amort.train.opening import Run
 from mlx_amort.train.summary import Summary
-from mlx_amort.train.wording import as_duration, as_size
+from mlx_amort.wording import format_duration, format_size, printable_lines
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
@@ -42,16 +46,21 @@ class Console:
         self._waiting: str | None = None
         self._recent: deque[Row] = deque(maxlen=RECENT_STEPS)
         self._last_step = 0
+        self._unit = "byte"
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._line(text)
 
-    def header(self, run: Run, last_step: int) -> None:
-        """Say what was resolved, and that the first step takes longer than the others."""
-        self._last_step = last_step
+    def header(self, run: Run, last_step: int, pace: Pace) -> None:
+        """Say what was resolved, what is forecast, and that the first step takes longer than the others."""
+        self._last_step, self._unit = last_step, run.unit
         for line in header_lines(run):
             self._line(line)
+        if run.state.step < last_step:
+            for line in forecast_lines(run, last_step, pace):
+                self._line(line)
+        self._line("")
         if run.state.step < last_step:
             self._printed_at = -math.inf
             self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
@@ -60,7 +69,20 @@ class Console:
     def step(self, row: Row) -> None:
         """Show a step that was taken."""
         self._recent.append(row)
-        self.progress(step_line(self._recent, self._last_step))
+        self.progress(step_line(self._recent, self._last_step, self._unit))
+
+    def pace_changed(self, change: Change, run: Run, pace: Pace) -> None:
+        """Show the forecast that the first steps made, or that the steps leave it, or keep to it again."""
+        assert pace.forecast is not None
+        if change == "forecast":
+            if run.state.step == self._last_step:
+                return
+            for line in forecast_lines(run, self._last_step, pace):
+                self._line(line)
+        elif change == "left":
+            self.note(f"step {run.state.step:,}  {pace.forecast.warn(pace.recent_s)}")
+        else:
+            self._line(f"step {run.state.step:,}  steps take {pace.recent_s:.4g} s, as predicted, again")
 
     def steps_ended(self) -> None:
         """Leave the line of the last step standing."""
@@ -81,11 +103,10 @@ class Console:
     def validated(self, row: Row, held_out: int) -> None:
         """Report a validation."""
         part = "all" if row["whole"] else "the first"
-        bits = "not finite" if row["val_bits"] is None else f"{row['val_bits']:.4f} bits per byte"
+        bits = "not finite" if row["val_bits"] is None else f"{row['val_bits']:.4f} bits per {self._unit}"
         of = "" if row["whole"] else f" of {held_out:,}"
-        self._line(
-            f"step {row['step']:,}  validation {bits} over {part} {row['val_bytes']:,} held-out bytes{of}"
-        )
+        over = f"{part} {row['val_bytes']:,} held-out {self._unit}s{of}"
+        self._line(f"step {row['step']:,}  validation {bits} over {over}")
 
     def refused(self, row: Row) -> None:
         """Report a step that was not applied."""
@@ -117,35 +138,50 @@ class Console:
         self._waiting = None
 
 
-def step_line(recent: Sequence[Row], last_step: int) -> str:
-    """One step's line: bits per byte are the mean of the recent steps, the rate that of their median."""
+def step_line(recent: Sequence[Row], last_step: int, unit: str = "byte") -> str:
+    """One step's line: bits per byte (or id) are the mean of the recent steps, the rate that of their median."""
     row = recent[-1]
     finite = [earlier["loss_bits"] for earlier in recent if earlier["loss_bits"] is not None]
     bits = f"{statistics.fmean(finite):.3f}" if finite else "not finite"
     step_s = statistics.median(earlier["step_s"] for earlier in recent)
     rate = row["bytes"] / row["step"] / step_s
-    left = as_duration((last_step - row["step"]) * step_s)
+    left = format_duration((last_step - row["step"]) * step_s)
     return (
-        f"step {row['step']:,}/{last_step:,}  {bits} bits per byte  {rate:,.0f} bytes/s  {left} left  "
-        f"peak {as_size(row['peak_bytes'])}"
+        f"step {row['step']:,}/{last_step:,}  {bits} bits per {unit}  {rate:,.0f} {unit}s/s  {left} left  "
+        f"peak {format_size(row['peak_bytes'])}"
     )
+
+
+def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
+    """What a step will take and when the run will end, or how to learn it."""
+    if pace.forecast is None:
+        why = f": {pace.why_none}" if pace.why_none else ""
+        yield f"forecast    after the first steps{why}; what measures one is"
+        yield f"            mlx-amort profile --grid --config {shlex.quote(str(run.folder.config))}"
+    else:
+        yield f"forecast    {pace.forecast.describe(run.unit)}"
+        steps, validation_bytes = last_step - run.state.step, bytes_to_validate(run, last_step)
+        yield f"end         {pace.forecast.describe_end(steps, validation_bytes, datetime.now())}"
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """The outcome in a few lines."""
     yield ""
+    bits = f"bits per {summary.unit}"
     where = f"step {summary.step:,} of {summary.total_steps:,}"
-    yield f"{_ENDINGS[summary.ending]} at {where} ({summary.bytes:,} bytes)"
+    yield f"{_ENDINGS[summary.ending]} at {where} ({summary.bytes:,} {summary.unit}s)"
     if summary.val_bits is not None:
-        part = "all of" if summary.val_is_whole else f"{summary.val_bytes:,} bytes of"
+        part = "all of" if summary.val_is_whole else f"{summary.val_bytes:,} {summary.unit}s of"
         at = "" if summary.val_step == summary.step else f", at step {summary.val_step:,}"
-        yield f"  quality     {summary.val_bits:.4f} bits per byte over {part} the validation part{at}"
-        yield f"  zlib -9     {summary.zlib_bits:.4f} bits per byte on that part (its first 4 MiB at most)"
+        yield f"  quality     {summary.val_bits:.4f} {bits} over {part} the validation part{at}"
+        yield f"  zlib -9     {summary.zlib_bits:.4f} {bits} on that part (its first 4 MiB at most)"
     if summary.train_bits is not None:
-        yield f"  training    {summary.train_bits:.4f} bits per byte, mean of the last steps"
+        yield f"  training    {summary.train_bits:.4f} {bits}, mean of the last steps"
     if summary.bytes_per_s is not None and summary.peak_bytes is not None:
-        rate = f"{summary.bytes_per_s:,.0f} bytes/s, {as_duration(summary.train_s)} in all"
-        yield f"  speed       {rate}, peak memory {as_size(summary.peak_bytes)}"
+        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s, {format_duration(summary.train_s)} in all"
+        yield f"  speed       {rate}, peak memory {format_size(summary.peak_bytes)}"
+    if summary.predicted_step_s is not None and summary.measured_step_s is not None:
+        yield f"  forecast    {_kept(summary, summary.predicted_step_s, summary.measured_step_s)}"
     if summary.refused_steps:
         yield f"  not applied {summary.refused_steps:,} steps that were not finite"
     if summary.sample is not None:
@@ -154,6 +190,14 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     named = {"sample": summary.sample_file, "plot": summary.plot, "checkpoint": summary.checkpoint}
     yield from (f"  {what:<11} {path}" for what, path in named.items() if path is not None)
     yield from _what_next(summary)
+
+
+def _kept(summary: Summary, predicted_s: float, measured_s: float) -> str:
+    deviation = 100 * (measured_s / predicted_s - 1)
+    return (
+        f"predicted {predicted_s:.4g} s a step, measured {measured_s:.4g} s ({deviation:+.1f} %; "
+        f"median {summary.median_step_s:.4g} s), from {summary.predicted_from}"
+    )
 
 
 _ENDINGS = {
@@ -182,11 +226,3 @@ def divergence(summary: Summary) -> str:
         f"{summary.run}: diverged at step {summary.step}, the last in a row whose loss or gradient "
         f"was not finite; go on with a lower --lr from the last good checkpoint: {good}"
     )
-
-
-def printable_lines(text: str) -> list[str]:
-    """The lines of a text, with nothing in them that could drive a terminal."""
-    return [
-        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-        for line in text.split("\n")
-    ]

@@ -1,6 +1,7 @@
 """The log of a run, metrics.jsonl: a JSON object a line, one line a step, and one a validation.
 
-    a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, peak_bytes, applied
+    a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, predicted_s (null: by nothing),
+                 peak_bytes, applied
     validation   step, bytes, val_bits, val_bytes (predicted), whole (or capped)
 
 What is not finite is null. A step whose update was not applied has `applied` false.
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_amort.errors import UserError
-from mlx_amort.train.files import write_whole
+from mlx_amort.files import write_whole
 
 Row = dict[str, Any]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from mlx_amort.backend import describe_machine
 from mlx_amort.config import Config
-from mlx_amort.config_io import differing_keys
+from mlx_amort.config_io import SECTIONS, differing_keys
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, check_ids, open_corpora
+from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
@@ -29,9 +29,8 @@ from mlx_amort.train.checkpoint import load_latest, versions
 from mlx_amort.train.metrics import MetricsLog
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
-from mlx_amort.train.wording import as_size
+from mlx_amort.wording import format_size
 
-SECTIONS = ("model", "step", "optimizer", "schedule", "data", "run")
 FIXED = (
     "model.",
     "data.",
@@ -63,18 +62,28 @@ class Run:
     resumed_from: Path | None = None
     changed: tuple[str, ...] = ()
 
+    @property
+    def unit(self) -> str:
+        """What the corpora, and so the run's bytes, are counted in: byte or id."""
+        return unit_name(self.config.data.dtype)
+
     @cached_property
     def zlib_bits(self) -> float:
         """What zlib -9 needs a byte on the validation part, bits."""
         return zlib_bits_per_byte(self.corpora)
 
 
-def new_run(config: Config, out: Path | None, command: Sequence[str]) -> Run:
-    """A run from its beginning; its folder is made once everything else is found to be in order."""
+def new_run(
+    config: Config, out: Path | None, command: Sequence[str], checking: Progress | None = None
+) -> Run:
+    """A run from its beginning; its folder is made once everything else is found to be in order.
+
+    `checking` is told how many ids of the corpora have been checked, which takes long for large ones.
+    """
     config = with_absolute_sources(config)
     machine = describe_machine()
     check_memory(config, machine)
-    corpora, stream = _open_data(config)
+    corpora, stream = _open_data(config, checking)
     folder = create(out, config.preset or config.model.trunk)
     folder.write(config, _new_record(machine, corpora, command))
     model = _model(config)
@@ -82,7 +91,12 @@ def new_run(config: Config, out: Path | None, command: Sequence[str]) -> Run:
     return Run(folder, config, machine, corpora, stream, model, state, MetricsLog(folder.metrics))
 
 
-def resumed_run(path: Path, resolve: Callable[[Config], Config], command: Sequence[str]) -> Run:
+def resumed_run(
+    path: Path,
+    resolve: Callable[[Config], Config],
+    command: Sequence[str],
+    checking: Progress | None = None,
+) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
     Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus
@@ -106,7 +120,7 @@ def resumed_run(path: Path, resolve: Callable[[Config], Config], command: Sequen
             f"the run in {path} is already at step {loaded.state.step:,}",
             "ask for more",
         )
-    corpora, stream = _open_data(config)
+    corpora, stream = _open_data(config, checking)
     record = folder.read_record()
     _check_corpora(path, corpora, record)
     resumed = {"resumed_at": _now(), "step": loaded.state.step, "command": list(command), "machine": machine}
@@ -160,15 +174,15 @@ def check_memory(config: Config, machine: dict[str, Any]) -> None:
     if needed > limit:
         raise UserError(
             f"{config.model.parameters:,} parameters",
-            f"weights, gradients and optimizer state alone take {as_size(needed)}, and {as_size(limit)} "
+            f"weights, gradients and optimizer state alone take {format_size(needed)}, and {format_size(limit)} "
             "may be used",
             "take a smaller preset or --precision bf16-pure, or raise run.memory_limit_bytes",
         )
 
 
-def _open_data(config: Config) -> tuple[tuple[Corpus, ...], ByteStream]:
+def _open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:
     corpora = open_corpora(config.data)
-    check_ids(corpora, config.model.vocabulary)
+    check_ids(corpora, config.model.vocabulary, checking)
     weights = [source.weight for source in config.data.sources]
     rows, row_units = config.step.accum * config.step.batch, config.model.seq * config.step.chunks + 1
     return corpora, ByteStream(corpora, weights, config.run.seed, rows, row_units)

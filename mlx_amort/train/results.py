@@ -11,15 +11,14 @@ from mlx_amort.evaluate import evaluate
 from mlx_amort.generate import sample
 from mlx_amort.train.checkpoint import complete_checkpoints
 from mlx_amort.train.console import Console
+from mlx_amort.train.due import most_bytes, most_bytes_at_end
+from mlx_amort.train.forecast import Pace
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.metrics import Row, finite_or_none
 from mlx_amort.train.opening import Run
 from mlx_amort.train.summary import Ending, Summary
 
-CAP_STEPS = 8
-"""A validation during training reads as many bytes as so many steps train on, in about three steps' time."""
 SECONDS_BETWEEN_PLOTS = 30.0
-SAMPLE_TEMPERATURE = 0.8
 LAST_STEPS = 20
 
 
@@ -30,27 +29,24 @@ class _Interrupted(Exception):
 class Results:
     """Validates, draws and samples for one run, and remembers what came of it."""
 
-    def __init__(self, run: Run, console: Console, interrupt: Interrupt) -> None:
+    def __init__(self, run: Run, console: Console, interrupt: Interrupt, pace: Pace) -> None:
         self.run = run
         self.console = console
         self.interrupt = interrupt
+        self.pace = pace
         self.validation: Row | None = None
         self.sample: bytes | None = None
         self._drawn_at = time.monotonic()
 
     def validate(self) -> None:
-        """Log bits per byte over the first of what is held out, as much as `CAP_STEPS` steps train on."""
-        self._validate(CAP_STEPS * self.run.config.bytes_per_step)
+        """Log bits per byte over the first of what is held out."""
+        self._validate(most_bytes(self.run))
 
     def validate_whole(self) -> None:
-        """Log bits per byte over all that is held out, or as much of it as the run itself has trained on.
-
-        A few steps of a large model would else be followed by hours of validation. A figure of the same state
-        that is already in the log stands.
-        """
+        """Log bits per byte over all that is held out, or much of it; a figure of the same state stands."""
         self.validation = self.run.log.whole_validation(self.run.state.step)
         if self.validation is None:
-            self._validate(max(CAP_STEPS, self.run.state.step) * self.run.config.bytes_per_step)
+            self._validate(most_bytes_at_end(self.run, self.run.state.step))
 
     def write_sample(self) -> None:
         """Let the model go on from `run.sample_prompt`, into sample.txt; say so when it cannot."""
@@ -65,7 +61,7 @@ class Results:
                 run.state.weights,
                 prompt,
                 settings.sample_bytes,
-                SAMPLE_TEMPERATURE,
+                settings.sample_temperature,
                 0,
                 settings.seed,
             )
@@ -87,7 +83,13 @@ class Results:
 
         rows = self.run.log.rows()
         if rows:
-            loss_and_rate(rows, self.run.folder.plot, zlib_bits=self.run.zlib_bits)
+            loss_and_rate(
+                rows,
+                self.run.folder.plot,
+                zlib_bits=self.run.zlib_bits,
+                predicted_step_s=self.pace.predicted_s,
+                unit=self.run.unit,
+            )
         self._drawn_at = time.monotonic()
 
     def draw_now_and_then(self) -> None:
@@ -112,6 +114,7 @@ class Results:
             step=run.state.step,
             total_steps=run.config.total_steps,
             bytes=run.state.step * run.config.bytes_per_step,
+            unit=run.unit,
             train_bits=statistics.fmean(applied) if applied else None,
             val_step=validation["step"],
             val_bits=validation["val_bits"],
@@ -120,6 +123,10 @@ class Results:
             zlib_bits=run.zlib_bits,
             bytes_per_s=run.config.bytes_per_step / median_s if median_s else None,
             train_s=sum(row["step_s"] for row in steps),
+            predicted_step_s=self.pace.predicted_s,
+            predicted_from=self.pace.forecast.source if self.pace.forecast else None,
+            measured_step_s=self.pace.mean_s,
+            median_step_s=self.pace.median_s,
             peak_bytes=max((row["peak_bytes"] for row in steps), default=None),
             refused_steps=sum(not row["applied"] for row in steps),
             checkpoint=str(saved[-1]) if saved else None,

@@ -20,7 +20,7 @@ from typing import Any
 from mlx_amort.config import Config
 from mlx_amort.config_io import dump, load
 from mlx_amort.errors import UserError
-from mlx_amort.train.files import write_whole
+from mlx_amort.files import write_whole
 
 RUNS = Path("runs")
 

@@ -26,6 +26,9 @@ from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.update import apply_update
 from mlx_amort.train.state import TrainState
 
+# Far from the seeds that weights are drawn with.
+_ROUNDING_KEYS = 1 << 32
+
 Tokens = NDArray[np.uint8] | NDArray[np.uint16]
 Compiled = Callable[..., Any]
 
@@ -111,7 +114,7 @@ class TrainingStep:
 
         `gradients` is consumed: the dictionary is emptied, so that the update works in the buffers it held.
         """
-        key = mx.random.key(state.step) if self._needs_key else None
+        key = mx.random.key(_ROUNDING_KEYS + state.step) if self._needs_key else None
         state.weights, state.optimizer, norm = self._update(
             state.weights, gradients, state.optimizer, mx.array(learning_rate), mx.isfinite(loss), key
         )

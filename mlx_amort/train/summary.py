@@ -12,9 +12,12 @@ Ending = Literal["complete", "stopped", "interrupted", "diverged"]
 class Summary:
     """The outcome of a run so far. None: not measured.
 
+    unit: what `bytes` and bits are counted in, byte or id.
     ending: complete; stopped (by --stop-after); interrupted (by a signal); diverged.
     train_bits: mean of the last 20 steps. val_*: of the newest validation; val_is_whole: it read all of the
     validation part. bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too.
+    predicted_step_s: by what predicted_from names. measured_step_s, median_step_s: mean and median of this
+    session's steps without its first, which compiles.
     refused_steps: steps not applied because loss or gradient was not finite.
     """
 
@@ -26,6 +29,7 @@ class Summary:
     step: int
     total_steps: int
     bytes: int
+    unit: str
     train_bits: float | None
     val_step: int | None
     val_bits: float | None
@@ -34,6 +38,10 @@ class Summary:
     zlib_bits: float
     bytes_per_s: float | None
     train_s: float
+    predicted_step_s: float | None
+    predicted_from: str | None
+    measured_step_s: float | None
+    median_step_s: float | None
     peak_bytes: int | None
     refused_steps: int
     checkpoint: str | None

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
+from mlx_amort.cli.train import command
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.sources import Units
 from tests.train.tiny import SETTINGS, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +44,7 @@ def test_train_stop_resume(tmp_path: Path, tiny: list[str]) -> None:
     first = amort(*tiny, "--out", "run", "--stop-after", "2", "--save-every", "1", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "demo is the default; --preset names another" in first.stdout
+    assert "--data names your own" not in first.stdout
     assert "stopped as asked at step 2 of 4" in first.stdout and "train --resume run" in first.stdout
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
     assert (saved["run"]["save_every"], saved["run"]["steps"]) == (1, 4)
@@ -45,6 +53,32 @@ def test_train_stop_resume(tmp_path: Path, tiny: list[str]) -> None:
     assert json.loads(second.stdout)["step"] == 4 and "resumed" in second.stderr
     record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     assert "--stop-after" in record["command"] and record["resumed"][0]["step"] == 2
+
+
+def test_the_default_corpus_is_said_only_where_none_was_named(tmp_path: Path) -> None:
+    tiny = [f"--set={setting}" for setting in (*SETTINGS, "run.sample_bytes=0")] + ["--steps", "1"]
+    unnamed = amort(*tiny, "--out", "unnamed", cwd=tmp_path)
+    assert "corpus      builtin:docs is the default; --data names your own" in unnamed.stdout
+    named = amort(*tiny, "--data", "builtin:docs", "--out", "named", cwd=tmp_path)
+    assert named.returncode == 0 and "is the default; --data" not in named.stdout
+
+
+def test_a_signal_while_ids_are_checked_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.zeros(5000, np.uint16).tofile(tmp_path / "ids.bin")
+    monkeypatch.chdir(tmp_path)
+    read = Corpus.pieces
+
+    def interrupted(*arguments: int) -> Iterator[Units]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Corpus, "pieces", interrupted)
+    settings = [f"--set={setting}" for setting in (*SETTINGS[1:], "model.trunk=dense", "data.dtype=uint16")]
+    arguments = [*settings, "--data", "ids.bin", "--steps", "1", "--out", "run"]
+    assert command.main(arguments, standalone_mode=False) == 143
+    assert not (tmp_path / "run").exists()
 
 
 def test_divergence_exits_1_and_says_where_to_go_on(tmp_path: Path, tiny: list[str]) -> None:

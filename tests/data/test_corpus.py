@@ -78,6 +78,22 @@ def test_ids_outside_the_vocabulary_are_found_wherever_they_stand(tmp_path: Path
         check_ids([ids_corpus(tmp_path / "b.bin", ids)], 1000)
 
 
+def test_checking_ids_tells_how_far_it_is_and_can_be_stopped(tmp_path: Path) -> None:
+    many = ids_corpus(tmp_path / "a.bin", np.zeros(PIECE_UNITS + 100, np.uint16))
+    few = ids_corpus(tmp_path / "b.bin", np.zeros(50, np.uint16))
+    told: list[tuple[int, int]] = []
+    check_ids([many, few], 1000, lambda done, total: told.append((done, total)))
+    total = PIECE_UNITS + 150
+    assert told == [(PIECE_UNITS, total), (PIECE_UNITS + 100, total), (total, total)]
+    check_ids([many], 65_536, lambda done, total: pytest.fail("ids that all fit were read"))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_ids([many], 1000, stop)
+
+
 def test_bytes_are_held_against_a_smaller_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\x10\x20\xff\x10")
     corpus = open_corpus(str(tmp_path / "a.txt"), "uint8", 0.5)

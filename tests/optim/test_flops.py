@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from mlx_amort.config import OptimizerConfig
 from mlx_amort.config_io import resolve
+from mlx_amort.ops.newton_schulz import count_flops, takes_gram_form
 from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
+from mlx_amort.optim.stacks import stack_size
 
 BIG = resolve(preset="veritate_200m").model.parameter_shapes()
 PARAMETERS = 270_510_336
@@ -26,6 +28,23 @@ def test_newton_schulz_takes_the_cheaper_form_of_each_shape() -> None:
     standard = 2 * (20 * m * m * 3 * m + 10 * m**3) + 4 * (20 * m * m * 4 * m + 10 * m**3)
     assert flops(shape, replace(config, muon_dtype="bfloat16")) == standard + square
     assert flops(shape, replace(config, name="adamw")) == 0
+
+
+def test_stacks_are_even_and_within_their_bounds() -> None:
+    square = 1024 * 1024
+    assert stack_size(40, square, is_on_cpu=False) == 14  # three stacks: 16 at most, 40 = 14 + 14 + 12
+    assert stack_size(40, square, is_on_cpu=True) == 1
+    assert stack_size(8, 128 * 128, is_on_cpu=True) == 8
+    assert stack_size(3, 4 * square, is_on_cpu=False) == 3
+    assert stack_size(1, 100 * square, is_on_cpu=False) == 1
+
+
+def test_the_form_is_the_cheaper_one_on_both_sides_of_the_border() -> None:
+    for m, n in [(64, 64), (64, 95), (64, 97), (128, 512)]:
+        gram, steps = 4 * m * m * n + 34 * m**3, 20 * m * m * n + 10 * m**3
+        assert sum(count_flops(m, n, is_float32=True)) == min(gram, steps)
+        assert takes_gram_form(n, m, is_float32=True) == (gram < steps)
+        assert sum(count_flops(m, n, is_float32=False)) == steps
 
 
 def test_the_published_model_by_hand() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlx_amort.config import Config
@@ -11,7 +11,7 @@ from mlx_amort.model.flops import window_products
 from mlx_amort.profiler.floors import newton_schulz_products
 from mlx_amort.profiler.grid import Lists
 from mlx_amort.profiler.points import Point
-from mlx_amort.profiler.request import Request
+from mlx_amort.profiler.request import Request, configure_first
 
 MACHINE = {
     "processor": "pretended",
@@ -28,7 +28,7 @@ C0_S = {"muon": 0.4, "adamw": 0.1}
 C1_S_PER_BYTE = 5e-5
 START_S = 2.0
 RATE = 1e12
-HOPELESS_BATCH = 10_000
+HOPELESS_BATCH = 200
 NOTHING: dict[str, Any] = {"step_s": None, "samples_s": [], "peak_bytes": None, "compile_s": None}
 
 
@@ -59,7 +59,7 @@ class Machine:
         if self.dies_at is not None and len(self.measured) == self.dies_at:
             raise Killed
         self.measured.append(point)
-        if point.bytes_per_step > self.too_large:
+        if self.is_hopeless(point) or point.bytes_per_step > self.too_large:
             return {**point.to_record(), **NOTHING, "status": "did not fit", "note": "killed"}
         step_s = C0_S[point.optimizer] + C1_S_PER_BYTE * point.bytes_per_step
         step_s *= self.slowdown ** len(self.measured)
@@ -79,9 +79,11 @@ class Machine:
     def is_hopeless(self, point: Point) -> bool:
         return point.batch > HOPELESS_BATCH
 
-    def rates(self) -> dict[str, Any]:
-        products = [("window", product) for product in window_products(self.base)]
-        products += [("update", product) for product in newton_schulz_products(self.base)]
+    def rates(self, point: Point) -> dict[str, Any]:
+        config = point.configure(self.base)
+        with_muon = replace(config, optimizer=replace(config.optimizer, name="muon"))
+        products = [("window", product) for product in window_products(config)]
+        products += [("update", product) for product in newton_schulz_products(with_muon, is_on_cpu=True)]
         listed = [{"phase": phase, **vars(product), "flops_per_s": RATE} for phase, product in products]
         return {"products": listed, "copy_bytes_per_s": 1e9}
 
@@ -102,4 +104,5 @@ class Lines:
 
 def request_of(budget_s: float | None = None, is_grid: bool = True, lists: Lists | None = None) -> Request:
     """A request around `BASE`."""
-    return Request(BASE, lists or Lists(), is_grid, steps=5, budget_s=budget_s)
+    lists = lists or Lists()
+    return Request(configure_first(BASE, lists), lists, is_grid, steps=5, budget_s=budget_s)

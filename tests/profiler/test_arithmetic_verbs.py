@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from mlx_amort.cli.fit import command as fit
+from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.cli.plan import command as plan
+from mlx_amort.config import Config
+from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
+from mlx_amort.profiler.forecast import forecast_of
+from mlx_amort.profiler.points import point_of
+from mlx_amort.profiler.store import identity_of
+from mlx_amort.profiler.sweep import run_sweep
+from tests.profiler.pretend import BASE, MACHINE, Lines, Machine, request_of
 
 GRID = str(Path(__file__).parents[1] / "data" / "published_grid.csv")
 
@@ -52,6 +63,56 @@ def test_plan_prints_the_published_example() -> None:
         assert part in output
     assert "10,203 updates are fewer than 20,000" in output
     assert "published at 10M from one seed" in output
+    command = output.splitlines()[-1]
+    assert command.startswith("  mlx-amort train --preset NAME --batch 24 --chunks 4 --seq 1024 ")
+    assert command.endswith(" --bytes 2006000000")
+
+
+def sweep_into(folder: Path, base: Config, machine: Machine) -> Path:
+    """A pretended sweep around `base`; returns its profile.json."""
+    run_sweep(replace(request_of(), base=base), folder, MACHINE, machine, Lines())
+    return folder / "profile.json"
+
+
+def test_the_command_of_a_plan_is_the_run_that_was_profiled(tmp_path: Path) -> None:
+    """As typed, it resolves to the chosen configuration of the same model, which the profile forecasts."""
+    settings = ["model.layers=3", "step.tbptt=last", "optimizer.coefficients=jordan", "step.window=1"]
+    base = resolve(base=BASE, overrides=settings)
+    file = sweep_into(tmp_path / "a folder", base, Machine(base))
+    arguments = [str(file), "--bytes", "1e6", "--min-updates", "100", "--json"]
+    planned = json.loads(CliRunner().invoke(plan, arguments, catch_exceptions=False).output)
+    words = shlex.split(planned["command"])
+    assert words[:2] == ["mlx-amort", "train"] and words[-2:] == ["--profile", str(file)]
+    config = config_of(words[2:-2])
+    assert identity_of(config) == identity_of(base)
+    point, choice = point_of(config).to_record(), planned["choice"]
+    assert {key: choice[key] for key in point if key != "precision"} | {"precision": "fp32"} == point
+    assert config.total_steps == choice["steps"] and config.run.bytes == 1_000_000
+    assert forecast_of(file, config, MACHINE)[0] is not None
+
+
+def config_of(words: list[str]) -> Config:
+    """What a verb with the flags of a run makes of them."""
+    found = []
+
+    @click.command()
+    @config_options()
+    def verb(requested: RequestedConfig) -> None:
+        found.append(requested.resolve())
+
+    verb.main(words, standalone_mode=False)
+    return found[0]
+
+
+def test_a_rejected_law_is_not_asked_for_a_forecast_and_has_no_ceiling(tmp_path: Path) -> None:
+    file = sweep_into(tmp_path, BASE, Machine(BASE))
+    record = json.loads(file.read_text())
+    for row in record["rows"]:
+        if row["step_s"]:
+            row["step_s"] = 1e-9 * row["bytes_per_step"] ** 2 + 0.1
+    file.write_text(json.dumps(record))
+    output = CliRunner().invoke(plan, [str(file), "--bytes", "1e6"], catch_exceptions=False).output
+    assert "--profile" not in output.splitlines()[-1] and "% of the ceiling" not in output
 
 
 def test_plan_json_has_the_choice() -> None:

@@ -43,7 +43,7 @@ def test_published_grid_has_the_known_answer() -> None:
     assert fit.ceiling_bytes_per_s == pytest.approx(18_816, abs=0.5)
     assert fit.max_relative_error == pytest.approx(0.0182, abs=5e-5)
     assert fit.law == "affine"
-    assert fit.chunk_cost_s == 0
+    assert fit.third_cost_s == 0
 
 
 def test_a_lone_adamw_row_has_its_own_c0_and_moves_nothing() -> None:
@@ -89,7 +89,7 @@ def test_left_out_errors_are_those_of_fits_without_the_point() -> None:
     fit = fit_rows(rows)
     for point in fit.points:
         without = fit_rows([row for row in rows if row is not point.row])
-        predicted_s = without.predict_s("muon", point.row.bytes_per_step, point.row.chunks)
+        predicted_s = without.predict_s(point.row)
         assert point.row.step_s is not None
         assert point.leave_one_out_error == pytest.approx(predicted_s / point.row.step_s - 1)
 
@@ -149,9 +149,11 @@ def test_a_law_that_is_no_line_is_rejected(law: Law, phrase: str) -> None:
 def test_a_cost_per_chunk_is_found_reported_and_used() -> None:
     fit = fit_rows(made_rows(lambda size, batch, chunks: 1.6 + 50e-6 * size + 0.3 * chunks, noise=0.005))
     assert fit.law == "affine with a cost per chunk"
-    assert fit.chunk_cost_s == pytest.approx(0.3, rel=0.1)
-    assert fit.predict_s("muon", 98_304, 4) == pytest.approx(1.6 + 50e-6 * 98_304 + 1.2, rel=0.01)
-    assert fit.to_record()["third_term"]["s"] == fit.chunk_cost_s
+    assert fit.third_cost_s == pytest.approx(0.3, rel=0.1)
+    assert fit.predict_s(Row(24, 4, 1024, "muon", None)) == pytest.approx(
+        1.6 + 50e-6 * 98_304 + 1.2, rel=0.01
+    )
+    assert fit.to_record()["third_term"]["s"] == fit.third_cost_s
 
 
 def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
@@ -170,8 +172,71 @@ def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
         step_s = 1.0 + 20e-6 * size + 0.2 * accum * chunks
         rows.append(Row(batch, chunks, 1024, "muon", step_s, accum=accum))
     fit = fit_rows(rows)
-    assert fit.chunk_cost_s == pytest.approx(0.2)
+    assert fit.third_cost_s == pytest.approx(0.2)
     assert fit.max_relative_error < 1e-9
+
+
+WINDOWED = [(4, 2), (8, 2), (12, 2), (16, 2), (24, 1), (24, 2), (24, 4), (24, 8), (32, 2), (48, 2), (96, 2)]
+
+
+def windowed_rows(cost_s: float, window: int, shapes: list[tuple[int, int]] = WINDOWED) -> list[Row]:
+    rows = made_rows(lambda size, batch, chunks: 1.0 + 5e-5 * size, shapes=shapes)
+    rows = [replace(row, window=window, precision="bf16") for row in rows]
+    return [replace(row, step_s=(row.step_s or 0) + cost_s * row.windows_per_step) for row in rows]
+
+
+@pytest.mark.parametrize("window", [2, 3, 4])
+def test_a_cost_per_window_is_found_and_predicts_other_chunks(window: int) -> None:
+    fit = fit_rows(windowed_rows(0.5, window))
+    assert fit.law == "affine with a cost per window"
+    assert fit.to_record()["third_term"]["unit"] == "window"
+    assert fit.third_cost_s == pytest.approx(0.5)
+    assert fit.leave_one_out_error < 1e-6
+    unseen = windowed_rows(0.5, window, [(20, 7)])[0]
+    assert fit.predict_s(unseen) == pytest.approx(unseen.step_s)
+
+
+def test_k_one_and_two_cost_the_same_windows() -> None:
+    rows = [Row(4, chunks, 8, "muon", 1.0, window=2, accum=3) for chunks in (1, 2, 3, 8)]
+    assert [row.windows_per_step for row in rows] == [3, 3, 6, 12]
+    assert replace(rows[3], window=None).windows_per_step == rows[3].chunks_per_step == 24
+
+
+def test_windows_of_one_chunk_are_chunks() -> None:
+    fit = fit_rows(windowed_rows(0.5, 1))
+    assert fit.law == "affine with a cost per chunk"
+    assert fit.third_cost_s == pytest.approx(0.5)
+    assert all(
+        "the same as A·K" in term.note for term in fit.terms if term.name == "A·⌈K/W⌉" and not term.beside
+    )
+
+
+def bumped(samples_s: tuple[float, ...]) -> Fit:
+    """A line with one point 8 % above it, too few points for any term to be asked for."""
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
+    return fit_rows(
+        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in samples_s)) for row in rows]
+    )
+
+
+def test_a_large_left_out_error_puts_the_law_in_doubt() -> None:
+    for samples_s in ((), (1.0, 1.001, 1.002)):
+        fit = bumped(samples_s)
+        assert fit.leave_one_out_error > 0.05 and not fit.is_rejected
+        assert fit.is_doubtful and fit.to_record()["is_doubtful"]
+        assert fit.verdict.startswith("The law is in doubt") and "Measure it again" in fit.verdict
+        assert "B 24 K 4 S 1024 muon" in fit.verdict and "too low" in fit.verdict
+    scattered = bumped((0.9, 0.95, 1.0, 1.05, 1.1))
+    assert not scattered.is_doubtful and "The affine law holds" in scattered.verdict
+
+
+def test_repeats_tell_the_scatter_too() -> None:
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
+    repeat = replace(rows[0], step_s=(rows[0].step_s or 0) * 1.05)
+    assert fit_rows(rows).is_doubtful
+    assert not fit_rows([*rows, repeat]).is_doubtful
 
 
 def test_a_line_that_misses_everything_is_rejected() -> None:
@@ -221,7 +286,7 @@ def test_a_spoiled_point_is_named() -> None:
 
 def test_an_optimizer_that_was_not_measured_is_refused() -> None:
     with pytest.raises(UserError, match="was not measured"):
-        fit_rows(made_rows(affine)).predict_s("sgd", 1000, 1)
+        fit_rows(made_rows(affine)).predict_s(Row(24, 4, 1024, "sgd", None))
 
 
 def test_json_has_the_keys_others_read() -> None:

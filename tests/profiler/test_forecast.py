@@ -1,4 +1,4 @@
-"""Where a profile is kept and found, what it forecasts, and when it is not to be used."""
+"""Which profile forecasts which run, and when one is not to be used."""
 
 from __future__ import annotations
 
@@ -10,77 +10,103 @@ import pytest
 
 from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.forecast import Forecast, find_profile, forecast_from_profile, forecast_from_steps
+from mlx_amort.profiler.forecast import find_forecast, forecast_from_profile, forecast_of
 from mlx_amort.profiler.store import default_folder, profiles_folder
 from mlx_amort.profiler.sweep import run_sweep
-from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, MACHINE, Lines, Machine, request_of
-
-DEMO = resolve(preset="demo")
+from tests.profiler.pretend import BASE, C0_S, C1_S_PER_BYTE, MACHINE, Lines, Machine, request_of
 
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pretended profile of the demo where `profile` leaves it."""
+    """A pretended profile where `profile` leaves it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = default_folder(DEMO, MACHINE)
-    run_sweep(request_of(), folder, MACHINE, Machine(DEMO), Lines())
+    folder = default_folder(BASE, MACHINE)
+    run_sweep(request_of(), folder, MACHINE, Machine(BASE), Lines())
     return folder / "profile.json"
 
 
 def test_a_profile_is_found_by_model_and_machine_and_forecasts_what_was_not_measured(cached: Path) -> None:
-    config = replace(DEMO, step=replace(DEMO.step, batch=10, chunks=4))
+    config = replace(BASE, step=replace(BASE.step, batch=10, chunks=4))
     assert cached.is_relative_to(profiles_folder())
-    assert find_profile(config, MACHINE) == cached
-    forecast = forecast_from_profile(cached, config)
+    forecast, why_none = find_forecast(config, MACHINE)
+    assert forecast is not None and (forecast.source, why_none) == (str(cached), "")
     size = 10 * 4 * 256
     assert forecast.step_s == pytest.approx(C0_S["muon"] + C1_S_PER_BYTE * size)
     assert forecast.ceiling_fraction == pytest.approx(size * C1_S_PER_BYTE / forecast.step_s)
-    assert forecast.run_s(100) == pytest.approx(100 * forecast.step_s)
     assert not forecast.is_extrapolated
-    large = replace(DEMO, step=replace(DEMO.step, batch=1000))
-    assert forecast_from_profile(cached, large).is_extrapolated
+    large = replace(BASE, step=replace(BASE.step, batch=1000))
+    assert forecast_from_profile(cached.parent, large, MACHINE).is_extrapolated
 
 
 @pytest.mark.parametrize(
-    "override", ["model.layers=3", "model.seq=512", "step.precision=bf16", "step.window=1", "step.tbptt=last"]
+    "override",
+    [
+        "model.layers=3",
+        "step.tbptt=last",
+        "optimizer.muon_dtype=bfloat16",
+    ],
 )
-def test_a_profile_of_something_else_is_not_found_and_says_why(cached: Path, override: str) -> None:
-    config = resolve(preset="demo", overrides=[override])
-    assert find_profile(config, MACHINE) is None
-    with pytest.raises(UserError, match=override.partition("=")[0].partition(".")[2]):
-        forecast_from_profile(cached, config)
+def test_a_profile_of_another_model_is_not_found_and_is_refused_by_the_keys(
+    cached: Path, override: str
+) -> None:
+    config = resolve(base=BASE, overrides=[override])
+    assert find_forecast(config, MACHINE) == (None, "there is no profile of this model on this machine")
+    with pytest.raises(UserError, match=f"another model: {override.partition('=')[0]} "):
+        forecast_of(cached, config, MACHINE)
 
 
-def test_a_profile_of_another_machine_or_half_a_file_is_not_found(cached: Path) -> None:
-    assert find_profile(DEMO, {**MACHINE, "processor": "another"}) is None
+@pytest.mark.parametrize("override", ["model.seq=512", "step.precision=bf16", "step.window=1"])
+def test_a_profile_of_another_setting_is_not_used_and_says_why(cached: Path, override: str) -> None:
+    config = resolve(base=BASE, overrides=[override])
+    key = override.partition("=")[0].partition(".")[2]
+    forecast, why_none = find_forecast(config, MACHINE)
+    assert forecast is None and str(cached) in why_none and f"its {key} is" in why_none
+    with pytest.raises(UserError, match=f"its {key} is"):
+        forecast_of(cached, config, MACHINE)
+
+
+def test_how_weights_are_drawn_is_no_other_model(cached: Path) -> None:
+    config = resolve(base=BASE, overrides=["model.scale_residual_init=true"])
+    assert find_forecast(config, MACHINE)[0] is not None
+    assert default_folder(config, MACHINE) == cached.parent
+
+
+def test_a_profile_without_the_runs_optimizer_is_not_used(cached: Path) -> None:
+    record = json.loads(cached.read_text())
+    record["rows"] = [row for row in record["rows"] if row["optimizer"] == "muon"]
+    cached.write_text(json.dumps(record))
+    config = resolve(base=BASE, overrides=["optimizer.name=adamw"])
+    assert find_forecast(config, MACHINE)[0] is None
+    with pytest.raises(UserError, match="its optimizer is adamw, not muon"):
+        forecast_of(cached, config, MACHINE)
+
+
+def test_a_profile_of_another_machine_is_not_found_and_is_refused_by_the_keys(cached: Path) -> None:
+    machine = {**MACHINE, "processor": "another", "memory_bytes": 1}
+    assert find_forecast(BASE, machine)[0] is None
+    with pytest.raises(UserError, match="another machine: processor pretended and not another;"):
+        forecast_of(cached, BASE, machine)
+
+
+def test_half_a_file_is_passed_over(cached: Path) -> None:
     (cached.parent.parent / "half").mkdir()
     (cached.parent.parent / "half" / "profile.json").write_text('{"rows": [')
-    assert find_profile(DEMO, MACHINE) == cached
+    assert find_forecast(BASE, MACHINE)[0] is not None
 
 
-def test_a_rejected_law_does_not_forecast(cached: Path) -> None:
-    record = json.loads(cached.read_text())
-    for row in record["rows"]:
+def test_a_rejected_law_does_not_forecast_and_too_few_rows_do_not(cached: Path) -> None:
+    whole = json.loads(cached.read_text())
+    for row in whole["rows"]:
         if row["step_s"]:
             row["step_s"] = 1e-9 * row["bytes_per_step"] ** 2 + 0.1
-    cached.write_text(json.dumps(record))
-    assert find_profile(DEMO, MACHINE) is None
-    with pytest.raises(UserError, match="rejected"):
-        forecast_from_profile(cached, DEMO)
+    cached.write_text(json.dumps(whole))
+    assert find_forecast(BASE, MACHINE) == (None, f"{cached} its law was rejected")
+    cached.write_text(json.dumps({**whole, "rows": whole["rows"][:1]}))
+    with pytest.raises(UserError, match="cannot forecast: too few"):
+        forecast_of(cached, BASE, MACHINE)
 
 
-def test_a_median_is_watched_to_five_percent() -> None:
-    forecast = Forecast(2.0, 4000, "a profile")
-    assert forecast.watch(2.09) is None and forecast.watch(1.91) is None
-    slow, fast = forecast.watch(2.2), forecast.watch(1.8)
-    assert slow is not None and "10% more" in slow and "another program" in slow
-    assert fast is not None and "10% less" in fast
-    assert forecast.summary(1.98) == "predicted 2 s, measured 1.98 s (-1.0 %)"
-    assert forecast.ceiling_fraction is None
-
-
-def test_without_a_profile_the_first_steps_forecast() -> None:
-    forecast = forecast_from_steps([1.0, 1.2, 9.0], 2400)
-    assert forecast.step_s == 1.2
-    assert forecast.bytes_per_s == 2000
-    assert "first 3 steps" in forecast.source
+def test_a_table_that_does_not_tell_its_model_does_not_forecast() -> None:
+    grid = Path(__file__).parents[1] / "data" / "published_grid.csv"
+    with pytest.raises(UserError, match="does not say which model"):
+        forecast_of(grid, BASE, MACHINE)

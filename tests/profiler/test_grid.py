@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from mlx_amort.config_io import resolve
-from mlx_amort.profiler.grid import Lists, affordable_base, cut_to_budget, default_grid, product_grid
+from mlx_amort.profiler.grid import (
+    Lists,
+    affordable_base,
+    cut_to_budget,
+    default_grid,
+    doublings,
+    floor_seconds,
+    product_grid,
+    push_to_limit,
+)
 from mlx_amort.profiler.points import point_of, point_of_record, rough_peak_bytes
 
 BIG = resolve(preset="veritate_200m")
@@ -33,8 +43,8 @@ def test_lists_replace_scans_and_leave_kinds_out() -> None:
         batches=(2, 6), chunks=(2, 3), optimizers=("adamw",), seqs=(256,), activation_checkpointing=(False,)
     )
     points = default_grid(BASE, lists, 4)
-    assert {p.batch for p in points if p.chunks == 2} == {2, 6, 24}
-    assert {p.chunks for p in points if p.batch == 24} == {2, 3}
+    assert {p.batch for p in points} == {2, 6}
+    assert {p.chunks for p in points} == {2, 3}
     assert {(p.optimizer, p.seq, p.activation_checkpointing) for p in points} == {("adamw", 256, False)}
 
 
@@ -47,10 +57,34 @@ def test_a_product_has_every_combination_once() -> None:
 
 
 def test_a_budget_halves_the_base_until_an_anchor_is_its_share() -> None:
-    assert affordable_base(BASE, 20.0, 5, None) == BASE
-    assert affordable_base(BASE, 20.0, 5, 1e6) == BASE
-    assert affordable_base(BASE, 20.0, 5, 300).batch == 6
-    assert affordable_base(BASE, 1e6, 5, 300).batch == 1
+    assert affordable_base(BASE, Lists(), 20.0, 5, None) == BASE
+    assert affordable_base(BASE, Lists(), 20.0, 5, 1e6) == BASE
+    assert affordable_base(BASE, Lists(), 20.0, 5, 300).batch == 6
+    assert affordable_base(BASE, Lists(), 1e6, 5, 300).batch == 1
+
+
+def test_a_halved_base_stays_among_the_given_batches() -> None:
+    lists = Lists(batches=(8, 16))
+    for batch in (24, 12, 1):
+        points = default_grid(replace(BASE, batch=batch), lists, 4)
+        assert {point.batch for point in points} == {8, 16}
+        assert points[0].batch == (16 if batch == 24 else 8)
+    assert affordable_base(replace(BASE, batch=16), lists, 20.0, 5, 1e6).batch == 16
+
+
+def test_scans_double_up_to_what_memory_and_time_refuse() -> None:
+    def push(left_s: float | None, lists: Lists | None = None, largest: int = 400) -> list[tuple[int, int]]:
+        scans = doublings(BASE, lists or Lists())[: 1 if left_s is None else 2]
+        seconds_of = partial(floor_seconds, c1_floor_us=1.0)
+        points = push_to_limit(scans, lambda point: point.batch > largest, seconds_of, left_s)
+        return [(point.batch, point.chunks) for point in points]
+
+    # The grid ends at B 96 and at K 8; one step of B 24 K 16 is 1.57 s here.
+    assert push(None) == [(192, 2), (384, 2), (768, 2)]
+    assert push(10.0) == [(192, 2), (24, 16), (384, 2), (24, 32), (768, 2), (24, 64)]
+    assert push(1.0) == [(192, 2), (24, 16)]
+    assert push(10.0, Lists(batches=(24,))) == [(24, 16), (24, 32), (24, 64)]
+    assert push(10.0, Lists(batches=(24,), chunks=(2,))) == []
 
 
 def test_a_cut_keeps_the_first_and_what_still_fits() -> None:

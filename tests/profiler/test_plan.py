@@ -110,6 +110,32 @@ def test_a_rejected_law_predicts_nothing() -> None:
     assert any("rejected" in warning for warning in plan.warnings)
 
 
+def curved(optimizer: str, batches: tuple[int, ...] = (4, 8, 16, 32, 64)) -> list[Row]:
+    own_s = 1.6 if optimizer == "muon" else 0.8
+    sizes = [batch * 1024 for batch in batches]
+    times_s = [own_s + 40e-6 * size + 4e-10 * size**2 for size in sizes]
+    return [Row(batch, 1, 1024, optimizer, step_s) for batch, step_s in zip(batches, times_s, strict=True)]
+
+
+def test_a_rejected_law_has_no_ceiling_and_no_best_size_and_compares_measured_pairs_only() -> None:
+    request = Request(10**9, min_updates=20_000, noise_scale_bytes=1e5, prefer="muon")
+    rows = curved("muon") + curved("adamw")
+    fit = fit_rows(rows)
+    assert fit.is_rejected and min(fit.c0_s.values()) > 0 and fit.c1_s_per_byte > 0
+    pair = plan_of(request, rows)
+    assert any("rejected" in warning for warning in pair.warnings)
+    assert pair.choice.ceiling_fraction is None
+    assert pair.noise is not None and pair.noise["best_bytes_per_step"] == {"adamw": None, "muon": None}
+    assert pair.time_to_quality is not None
+    assert (pair.time_to_quality["muon_source"], pair.time_to_quality["adamw_source"]) == (
+        "measured",
+        "measured",
+    )
+    assert pair.choice.batch == 32
+    alone = plan_of(request, curved("muon") + curved("adamw", (4, 8, 16, 64)))
+    assert alone.choice.batch == 32 and alone.time_to_quality is None
+
+
 def test_best_size_is_where_the_derivative_is_zero() -> None:
     best = best_bytes_per_step(2e5, 1.6568, 53.147e-6)
     assert best is not None

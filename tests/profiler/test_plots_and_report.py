@@ -9,8 +9,11 @@ import pytest
 
 from mlx_amort import plots
 from mlx_amort.profiler.fit import fit_rows
+from mlx_amort.profiler.floors import compare_with_floors, floors_of
+from mlx_amort.profiler.points import point_of
 from mlx_amort.profiler.report import write_report
 from mlx_amort.profiler.rows import read_record, rows_from_records
+from tests.profiler.pretend import BASE, Machine
 
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -29,16 +32,18 @@ def profile_record() -> dict[str, Any]:
         size = batch * chunks * 64
         row = {"batch": batch, "chunks": chunks, "window": 2, "accum": 1, "seq": 64, "optimizer": "muon"}
         row |= {
+            "bytes_per_step": size,
             "step_s": 0.1 + 0.05 * chunks + 1e-5 * size,
             "peak_bytes": 10**8,
             "status": "ok",
             "samples_s": [0.1],
         }
-        rows.append({**row, "phases": {"backward": 0.1, "update": 0.02}})
+        rows.append({**row, "phases": {"backward": 0.1, "update": 0.02}, "update_s": 0.02})
     rows.append(
         {
             **rows[0],
             "batch": 4096,
+            "bytes_per_step": 4096 * 2 * 64,
             "step_s": None,
             "peak_bytes": None,
             "status": "did not fit",
@@ -54,9 +59,11 @@ def profile_record() -> dict[str, Any]:
         "measured_s": 0.22,
     }
     made: dict[str, Any] = {"rows": rows, "held_out": [{**held_out, "relative_error": -0.045}]}
-    made |= {"floors": {"c1_us_per_byte": 3.5}, "machine": {"processor": "a|b"}}
-    made["model"] = {"parameters": 1234567}
+    cut = {**point_of(BASE).to_record(), "batch": 99, "reason": "the time budget is used up"}
+    made |= {"machine": {"processor": "a|b"}, "model": {"parameters": 1234567}}
+    made |= {"plan": {"cut": [cut]}, "drift": {"visits": 3, "last_to_first": 0.021, "spread": 0.034}}
     made["fit"] = fit_rows(rows_from_records(rows, "made")).to_record()
+    made["floors"] = compare_with_floors(floors_of(BASE, Machine(BASE).rates(point_of(BASE))), made["fit"])
     made["chosen"] = {"batch": 8, "chunks": 4, "seq": 64, "optimizer": "muon"}
     return made
 
@@ -80,14 +87,21 @@ def test_report_of_a_profile_has_all_its_parts(tmp_path: Path) -> None:
         "backward",
         "a\\|b",
         "1,234,567",
-        "3.5",
+        "- c1 = 1.4 × its floor: 10 against 7.03 µs/byte",
+        "- muon: update timed alone 0.02 s, fitted c0 0.1 s",
+        "- anchor measured 3 times: last to first +2.1 %, slowest to fastest +3.4 %",
+        "## Left out of the sweep\n\n- B 99 K 2 S 256 muon fp32: the time budget is used up",
+        "| c1 | 7.032 µs/byte |",
+        "| configuration | backward ms | update ms |",
+        "| B 2 K 2 S 64 muon | 100 | 20 |",
     ):
         assert part in text
 
 
 def test_report_without_a_fit_says_so(record: dict[str, Any], tmp_path: Path) -> None:
-    text = write_report({"rows": record["rows"][:2]}, tmp_path).read_text(encoding="utf-8")
-    assert "No fit" in text
+    made = {"rows": record["rows"][:2], "fit": None, "fit_refused": "too few points"}
+    text = write_report(made, tmp_path).read_text(encoding="utf-8")
+    assert "No fit: too few points." in text
     assert not (tmp_path / "cost_curve.png").exists()
 
 
@@ -111,3 +125,27 @@ def test_loss_and_rate_is_drawn_for_any_length(steps: int, tmp_path: Path) -> No
     rows.append({"step": steps, "bytes": steps * 512, "val_bits": 3.0})
     plots.loss_and_rate(rows, tmp_path / "plots" / "loss.png", zlib_bits=2.9, predicted_step_s=0.11)
     assert (tmp_path / "plots" / "loss.png").read_bytes().startswith(PNG)
+
+
+def test_a_row_of_another_window_or_precision_is_another_row(tmp_path: Path) -> None:
+    row = {"batch": 8, "chunks": 4, "window": 2, "seq": 64, "optimizer": "muon", "precision": "bf16"}
+    others = [{**row, "window": 4}, {**row, "precision": "fp32"}, {**row, "accum": 2}]
+    assert len({plots._key(each) for each in (row, *others)}) == 4
+    assert plots._key({**row, "window": "2", "batch": "8", "precision": " bf16"}) == plots._key(row)
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_fitted_points_are_not_drawn_as_not_fitted(window: int, tmp_path: Path) -> None:
+    record = profile_record()
+    others = [{**row, "window": window, "precision": "fp32"} for row in record["rows"][:2] if row["step_s"]]
+    rows = [{**row, "precision": "bf16"} for row in record["rows"]] + others
+    record |= {"rows": rows, "fit": fit_rows(rows_from_records(rows, "made")).to_record()}
+    drawn: list[int] = []
+
+    class Panel:
+        def plot(self, x: Any, y: Any, **style: Any) -> None:
+            drawn.append(len(x) if "not fitted" in style["label"] else 0)
+
+    panel: Any = Panel()
+    plots._draw_others(panel, panel, record)
+    assert max(drawn) == len(others) == 2

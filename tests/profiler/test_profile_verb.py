@@ -83,6 +83,27 @@ def test_one_configuration_without_grid_and_lists(pretended: Path) -> None:
     assert (row["batch"], row["chunks"]) == (4, 4)
 
 
+def test_lists_narrow_a_grid_and_a_single_value_is_the_configurations(pretended: Path) -> None:
+    arguments = [
+        "--grid",
+        "--preset",
+        "demo",
+        "--batches",
+        "4,8",
+        "--chunks",
+        "1,2",
+        "--precisions",
+        "bf16-pure",
+    ]
+    result = CliRunner().invoke(profile.command, [*arguments, "--json"], catch_exceptions=False)
+    record = json.loads(result.stdout)
+    assert {row["batch"] for row in record["rows"]} == {4, 8}
+    assert {row["chunks"] for row in record["rows"]} == {1, 2}
+    assert record["anchor"]["batch"] == 4
+    assert (record["request"]["base"]["batch"], record["request"]["base"]["chunks"]) == (4, 1)
+    assert record["request"]["base"]["precision"] == record["chosen"]["precision"] == "bf16-pure"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2 min", 120)]
 )

@@ -12,12 +12,24 @@ import pytest
 
 from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
+from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
+from mlx_amort.profiler.floors import floors_of
 from mlx_amort.profiler.grid import Lists
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request
 from mlx_amort.profiler.sweep import run_sweep
 from mlx_amort.profiler.wording import describe_outcome
-from tests.profiler.pretend import BASE, C0_S, C1_S_PER_BYTE, MACHINE, RATE, Killed, Lines, Machine, request_of
+from tests.profiler.pretend import (
+    BASE,
+    C0_S,
+    C1_S_PER_BYTE,
+    MACHINE,
+    RATE,
+    Killed,
+    Lines,
+    Machine,
+    request_of,
+)
 
 CENTER = point_of(BASE)
 
@@ -197,11 +209,80 @@ def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path
         sweep(tmp_path, replace(request, base=other), Machine(other))
 
 
+def test_a_grid_doubles_until_memory_and_time_are_used(tmp_path: Path) -> None:
+    machine, budget_s = Machine(BASE), 1000.0
+    record = sweep(tmp_path, request_of(budget_s), machine)
+    rows = {(row["batch"], row["chunks"]): row["status"] for row in record["rows"]}
+    assert rows[128, 2] == "ok" and rows[256, 2] == "did not fit"
+    assert rows[16, 16] == "ok"
+    cuts = {(cut["batch"], cut["chunks"]) for cut in record["plan"]["cut"]}
+    longest = max(chunks for batch, chunks in rows if batch == 16)
+    assert cuts == {(16, 2 * longest)}
+    assert record["elapsed_s"] <= budget_s
+
+
+def test_what_is_larger_than_what_did_not_fit_is_not_tried(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=100 * 2 * 256))
+    assert [row["batch"] for row in record["rows"] if row["status"] == "did not fit"] == [128]
+    (cut,) = record["plan"]["cut"]
+    assert cut["batch"] == 256 and "B 128 K 2" in cut["reason"] and "did not fit" in cut["reason"]
+
+
+@pytest.mark.parametrize(
+    ("lists", "key"),
+    [
+        (Lists(precisions=("bf16-pure",)), "precision"),
+        (Lists(activation_checkpointing=(True,)), "activation_checkpointing"),
+        (Lists(seqs=(128,)), "seq"),
+        (Lists(windows=(1,)), "window"),
+        (Lists(batches=(8,)), "batch"),
+    ],
+)
+def test_a_single_value_is_the_configurations(tmp_path: Path, lists: Lists, key: str) -> None:
+    (value,) = next(values for values in vars(lists).values() if values)
+    request = request_of(lists=lists)
+    record = sweep(tmp_path, request, Machine(BASE))
+    assert record["chosen"][key] == record["request"]["base"][key] == value
+    assert record["chosen"]["step_s"] is not None
+    assert {row[key] for row in record["rows"]} == {value}
+    assert record["model"]["training_flops_per_byte"] == training_flops_per_byte(request.base)
+    rates = Machine(BASE).rates(point_of(request.base))
+    assert record["floors"]["c0_s"] == floors_of(request.base, rates)["c0_s"]
+    assert record["floors"]["c1_us_per_byte"] == floors_of(request.base, rates)["c1_us_per_byte"]
+
+
+def test_floors_are_those_of_the_fitted_setting(tmp_path: Path) -> None:
+    # The first of the list is the configuration; the fit leaves checkpointed rows out.
+    lists = Lists(batches=(4, 8, 16), activation_checkpointing=(True, False))
+    record = sweep(tmp_path, request_of(lists=lists, is_grid=False), Machine(BASE))
+    assert record["request"]["base"]["activation_checkpointing"]
+    assert not record["fit"]["setting"]["activation_checkpointing"]
+    floors = record["floors"]
+    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / RATE * 1e6)
+    # Most rows are of the second seq: its own products are the ones that count.
+    lists = Lists(batches=(4, 8, 16), seqs=(256, 128))
+    record = sweep(tmp_path / "seq", request_of(lists=lists, is_grid=False), Machine(BASE))
+    seq = record["fit"]["setting"]["seq"]
+    assert record["floors"]["forward_flops_per_byte"] == forward_flops_per_byte(replace(BASE.model, seq=seq))
+
+
+def test_the_chosen_point_of_a_grid_that_moved_was_measured(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(budget_s=60), Machine(BASE))
+    assert record["anchor"]["batch"] < CENTER.batch
+    measured = {point_of_record(row) for row in record["rows"] if row["step_s"]}
+    assert CENTER not in measured
+    assert point_of_record(record["chosen"]) in measured and record["chosen"]["step_s"]
+
+
+def test_nothing_measured_is_nothing_chosen(tmp_path: Path) -> None:
+    assert sweep(tmp_path, request_of(), Machine(BASE, too_large=1))["chosen"] is None
+
+
 def test_floors_are_the_better_of_two_measurements(tmp_path: Path) -> None:
     class Busy(Machine):
-        def rates(self) -> dict[str, Any]:
+        def rates(self, point: Point) -> dict[str, Any]:
             share = 1.0 if self.measured else 0.1
-            found = super().rates()
+            found = super().rates(point)
             products = [{**each, "flops_per_s": share * each["flops_per_s"]} for each in found["products"]]
             return {"products": products, "copy_bytes_per_s": found["copy_bytes_per_s"] / share}
 

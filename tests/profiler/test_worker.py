@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from mlx_amort.backend import _device_memory_bytes
 from mlx_amort.config_io import resolve
 from mlx_amort.profiler import process
 from mlx_amort.profiler.floors import floors_of
@@ -43,7 +44,7 @@ def test_a_row_has_its_times_and_its_own_peak() -> None:
 
 
 def test_rates_of_every_shape_make_floors() -> None:
-    rates = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).rates()
+    rates = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).rates(POINT)
     assert all(product["flops_per_s"] > 0 for product in rates["products"])
     floors = floors_of(TINY, rates)
     assert floors["c1_us_per_byte"] > 0
@@ -98,6 +99,33 @@ def test_a_worker_ends_when_its_sweep_does() -> None:
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(timeout=30) == 1
+
+
+def test_an_accelerator_has_its_own_memory() -> None:
+    host = {"memory_bytes": 10**9}
+    cuda = {**host, "backend": "cuda", "device_memory_bytes": 8 * 10**10}
+    assert usable_memory_bytes(cuda, None) == int(0.9 * 8 * 10**10)
+    assert usable_memory_bytes(cuda, 123) == 123
+    metal = {**host, "backend": "metal", "device_memory_bytes": 7 * 10**8}
+    assert usable_memory_bytes(metal, None) == 7 * 10**8
+    assert usable_memory_bytes({**metal, "device_memory_bytes": None}, None) == int(0.9e9)
+
+
+@pytest.mark.parametrize(
+    ("backend", "info", "expected"),
+    [
+        ("cpu", {"device_name": "EPYC"}, None),
+        ("metal", {"max_recommended_working_set_size": 11, "memory_size": 16}, 11),
+        ("metal", {"memory_size": 16}, None),
+        ("cuda", {"total_memory": 80, "free_memory": 70}, 70),
+        ("cuda", {"total_memory": 80}, 80),
+        ("cuda", {"device_name": "H200"}, None),
+    ],
+)
+def test_device_memory_is_asked_by_backend(
+    backend: str, info: dict[str, str | int], expected: int | None
+) -> None:
+    assert _device_memory_bytes(info, backend) == expected
 
 
 def test_usable_memory_is_the_limit_or_less_than_the_machine() -> None:

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import mlx.core as mx
 import pytest
 
+from mlx_amort import files
 from mlx_amort.config import Config
 from mlx_amort.errors import UserError
-from mlx_amort.train import checkpoint, files
+from mlx_amort.train import checkpoint
 from mlx_amort.train.state import TrainState, new_train_state
 from tests.train.tiny import is_equal, tiny_config, tiny_model
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mlx_amort.config import ScheduleConfig
 from mlx_amort.errors import UserError
-from mlx_amort.train.console import Console, printable_lines, step_line
+from mlx_amort.train.console import Console, step_line
+from mlx_amort.train.header import header_lines
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.loop import train
 from mlx_amort.train.metrics import MetricsLog, Row, read_rows
 from mlx_amort.train.opening import new_run
-from mlx_amort.train.wording import as_duration, as_size
 from tests.train.tiny import tiny_config, write_text
 
 
@@ -38,8 +42,61 @@ def row_of(step: int, loss_bits: float | None = 2.0, step_s: float = 0.5) -> Row
 
 def test_the_step_line_says_what_is_asked_of_it() -> None:
     line = step_line([row_of(1, 3.0, 9.0), row_of(2, 2.0), row_of(3, 1.0)], last_step=123)
-    assert line == "step 3/123  2.000 bits per byte  200 bytes/s  1:00 left  peak 512 MB"
+    assert line == "step 3/123  2.000 bits per byte  200 bytes/s  1 min 0 s left  peak 512 MB"
     assert "not finite" in step_line([row_of(4, None)], last_step=5)
+
+
+def test_what_is_counted_is_named() -> None:
+    line = step_line([row_of(1)], last_step=2, unit="id")
+    assert "2.000 bits per id  200 ids/s" in line
+
+
+def test_a_run_on_ids_speaks_of_ids(tmp_path: Path) -> None:
+    np.random.default_rng(0).integers(0, 300, 4000, np.uint16).tofile(tmp_path / "ids.bin")
+    config = tiny_config(tmp_path / "ids.bin", eval_every=2, sample_bytes=0)
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, trunk="dense", vocabulary=300),
+        data=dataclasses.replace(config.data, dtype="uint16"),
+    )
+    run = new_run(config, tmp_path / "run", ["test"])
+    progress, outcome = io.StringIO(), io.StringIO()
+    console = Console(progress, outcome)
+    summary = train(run, console, Interrupt())
+    console.summary(summary)
+    assert summary.unit == "id" and "768 ids" in outcome.getvalue() and "bits per id" in progress.getvalue()
+    for printed in (progress.getvalue(), outcome.getvalue()):
+        assert "bits per byte" not in printed and "bytes/s" not in printed
+
+
+@pytest.mark.parametrize(
+    ("steps", "schedule", "wanted"),
+    [
+        (
+            400,
+            {},
+            "learning rate 0.003 to 0.0003 (wsd: 100 steps of warm-up, 220 steps at that rate, 80 steps of decay)",
+        ),
+        (6, {"name": "constant"}, "learning rate 0.003 (constant: 3 steps of warm-up, 3 steps at that rate)"),
+        (
+            3,
+            {"name": "linear"},
+            "learning rate 0.003 to 0.0003 (linear: 1 step of warm-up, 2 steps of decay)",
+        ),
+        (
+            6,
+            {"warmup_steps": 0, "min_lr": 3e-3, "name": "cosine"},
+            "learning rate 0.003 (cosine: 6 steps of decay)",
+        ),
+    ],
+)
+def test_the_schedule_is_told_as_it_will_go(
+    tmp_path: Path, steps: int, schedule: dict[str, Any], wanted: str
+) -> None:
+    config = tiny_config(write_text(tmp_path), steps=steps)
+    config = dataclasses.replace(config, schedule=ScheduleConfig(**{"base_lr": 3e-3, **schedule}))
+    lines = list(header_lines(new_run(config, tmp_path / "run", ["test"])))
+    assert wanted in next(line for line in lines if line.startswith("optimizer"))
 
 
 def test_plain_lines_are_the_first_the_last_and_few_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +139,19 @@ def printed_by(tmp_path: Path, **how: bool) -> tuple[str, str]:
 
 def test_a_run_says_what_it_resolved_how_it_goes_and_what_came_of_it(tmp_path: Path) -> None:
     progress, outcome = printed_by(tmp_path)
-    subjects = [line.split()[0] for line in progress.split("\n\n")[0].splitlines()]
-    assert subjects == ["model", "step", "run", "optimizer", "data", "machine", "memory", "folder"]
+    subjects = [line[:11].strip() for line in progress.split("\n\n")[0].splitlines()]
+    assert subjects == [
+        "model",
+        "step",
+        "run",
+        "optimizer",
+        "data",
+        "machine",
+        "memory",
+        "folder",
+        "forecast",
+        "",
+    ]
     assert "128 bytes: 2 rows × 2 chunks × 32 bytes" in progress and "6 steps, 768 bytes" in progress
     for said in ("bits per byte", "zlib -9", "bytes/s", "peak memory", "plot", "checkpoint", "generate"):
         assert said in outcome
@@ -100,17 +168,9 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     summary = json.loads(outcome)
     assert (summary["ending"], summary["step"], summary["bytes"]) == ("complete", 6, 768)
     wanted = {"val_bits", "zlib_bits", "bytes_per_s", "train_s", "peak_bytes", "checkpoint", "plot"}
+    wanted |= {"predicted_step_s", "predicted_from", "measured_step_s", "median_step_s"}
     assert wanted <= set(summary)
     assert "step 6/6" in progress
-
-
-def test_a_sample_cannot_drive_the_terminal() -> None:
-    assert printable_lines("a\x1b[2Jb\nc\r") == ["a�[2Jb", "c�"]
-
-
-def test_durations_and_sizes() -> None:
-    assert [as_duration(seconds) for seconds in (-1, 0, 41.6, 3723)] == ["0:00", "0:00", "0:42", "1:02:03"]
-    assert [as_size(amount) for amount in (5, 1500, 512e6, 4.23e9)] == ["5 B", "1.5 kB", "512 MB", "4.2 GB"]
 
 
 def test_the_log_counts_refused_steps_and_passes_over_a_torn_line(tmp_path: Path) -> None:

@@ -90,7 +90,17 @@ def test_a_run_leaves_all_that_it_promises(tmp_path: Path, text: Path) -> None:
     assert {"versions", "machine", "command", "started_at", "corpora"} <= set(record)
     rows = read_rows(out / "metrics.jsonl")
     steps = [row for row in rows if "loss_bits" in row]
-    wanted = {"step", "bytes", "loss_bits", "grad_norm", "lr", "step_s", "peak_bytes", "applied"}
+    wanted = {
+        "step",
+        "bytes",
+        "loss_bits",
+        "grad_norm",
+        "lr",
+        "step_s",
+        "predicted_s",
+        "peak_bytes",
+        "applied",
+    }
     assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6] and all(set(row) == wanted for row in steps)
     assert [row["bytes"] for row in steps] == [128 * n for n in range(1, 7)]
     validations = [row for row in rows if "val_bits" in row]
@@ -269,3 +279,15 @@ def test_stopping_between_failures_does_not_forgive_them(
     start(tiny_config(text, steps=20), tmp_path / "run", stop_after=3)
     _, summary = go_on(tmp_path / "run")
     assert (summary.ending, summary.step) == ("diverged", 4)
+
+
+def test_a_run_that_ends_on_a_refused_step_deletes_no_older_checkpoint(
+    tmp_path: Path, text: Path, failing: type[FailingStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights may have been lost before the step that was not finite: what is saved already stays."""
+    monkeypatch.setattr(failing, "failing", (3,))
+    config = tiny_config(text, steps=20, save_every=1, keep_checkpoints=1)
+    _, printed = train_quietly(new_run(config, tmp_path / "run", ["test"]), stop_after=4)
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert saved == ["step-00000003", "step-00000004"]
+    assert "the last 1 steps were not applied; older checkpoints are kept" in printed

@@ -49,7 +49,9 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, printed
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_saves_the_step_it_came_in(tmp_path: Path, number: int, code: int) -> None:
     process = running(tmp_path)
     process.send_signal(number)

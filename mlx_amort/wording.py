@@ -1,4 +1,4 @@
-"""Amounts of bytes as people write them: 48GB, 1.5GiB, 2.006e9, 10m."""
+"""Amounts as people write and read them: sizes, durations, shares, and text that is safe on a terminal."""
 
 from __future__ import annotations
 
@@ -42,6 +42,35 @@ def parse_size(text: str, name: str = "size") -> int:
 def format_size(amount: float) -> str:
     """A byte amount with a decimal prefix and three significant digits: 4.20 GB."""
     for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(amount) >= factor:
+        # From 999.5 on three digits are those of the next prefix.
+        if abs(amount) >= 0.9995 * factor:
             return f"{amount / factor:#.3g} {prefix}B".replace(". ", " ")
     return f"{amount:.0f} B"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as people say it: 45 s, 3 min 20 s, 2 h 5 min."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 step, 2,000 steps."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A signed share as +1.23 %, without a negative zero."""
+    return f"{round(share * 100, 2) + 0.0:+.2f} %"
+
+
+def printable_lines(text: str) -> list[str]:
+    """The lines of a text, with nothing in them that could drive a terminal."""
+    return [
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+        for line in text.split("\n")
+    ]

@@ -1,0 +1,79 @@
+"""`mlx-amort train` finds the profile that holds for its run, and refuses another that it is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlx_amort.backend import describe_machine
+from mlx_amort.config_io import resolve
+from mlx_amort.profiler.grid import Lists
+from mlx_amort.profiler.request import Request
+from mlx_amort.profiler.store import default_folder
+from mlx_amort.profiler.sweep import run_sweep
+from tests.cli.test_train_verb import amort
+from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, Lines, Machine
+from tests.train.tiny import SETTINGS, write_text
+
+BYTES_PER_STEP = 2 * 2 * 32
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pretended profile of the tiny run on this machine, where `profile` would leave it."""
+    write_text(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    base, machine = resolve(preset="demo", overrides=SETTINGS), describe_machine()
+    lists = Lists(batches=(1, 2, 4, 8, 16), optimizers=("muon", "adamw"))
+    folder = default_folder(base, machine)
+    run_sweep(Request(base, lists, False, 5, None), folder, machine, Machine(base), Lines())
+    return folder / "profile.json"
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    return [f"--set={setting}" for setting in SETTINGS] + [
+        "--data",
+        "text.txt",
+        "--steps",
+        "3",
+        "--out",
+        "run",
+    ]
+
+
+def test_a_profile_is_found_kept_to_and_summed_up_on_resume_too(
+    tmp_path: Path, profile: Path, tiny: list[str]
+) -> None:
+    predicted_s = C0_S["muon"] + C1_S_PER_BYTE * BYTES_PER_STEP
+    first = amort(*tiny, "--stop-after", "2", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert f"forecast    {predicted_s:.4g} s a step, " in first.stdout and str(profile) in first.stdout
+    assert f"  forecast    predicted {predicted_s:.4g} s a step, measured " in first.stdout
+    resumed = amort("--resume", "run", "--json", cwd=tmp_path)
+    summary = json.loads(resumed.stdout)
+    assert summary["predicted_step_s"] == pytest.approx(predicted_s)
+    assert summary["predicted_from"] == str(profile)
+    # The one step of this session compiles, and is no measurement.
+    assert summary["measured_step_s"] is None and summary["median_step_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.ffn=64", "another model: model.ffn 32 and not 64"),
+        ("step.precision=bf16", "its precision is bf16"),
+    ],
+)
+def test_another_profile_is_not_used_unasked_and_refused_when_asked(
+    tmp_path: Path, profile: Path, tiny: list[str], change: str, said: str
+) -> None:
+    refused = amort(*tiny, "--set", change, "--profile", str(profile), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert said in refused.stderr and refused.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    unasked = amort(*tiny, "--set", change, "--json", cwd=tmp_path)
+    assert json.loads(unasked.stdout)["predicted_step_s"] is None
+    assert "forecast    after the first steps: " in unasked.stderr
