@@ -149,12 +149,14 @@ def _draw_law(
         modelled = own_s + c1_s_per_byte * sizes
         rates.plot(sizes[modelled > 0], (sizes / modelled)[modelled > 0], **style)
         if len(counts) > 1 and count in (counts[0], counts[-1]):
-            above = 4 if count == counts[-1] else -11
-            at = (largest * 1.02, own_s + c1_s_per_byte * largest * 1.02)
+            # Lines rise: the highest has its free side on the left, the lowest on the right.
+            offset, side = ((-8, 4), "right") if count == counts[-1] else ((0, -13), "left")
+            at = (largest, own_s + c1_s_per_byte * largest)
             times.annotate(
                 f"{count} {unit}{'s' if count > 1 else ''}",
                 at,
-                (0, above),
+                offset,
+                ha=side,
                 textcoords="offset points",
                 fontsize=8,
                 color=colour,

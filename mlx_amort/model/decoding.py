@@ -79,7 +79,7 @@ def attention_step(
 def recurrent_step(
     weights: Weights, g: mx.array, state: BlockState, heads: int
 ) -> tuple[mx.array, BlockState]:
-    """A recurrent block (mixer, then feed-forward) for the next byte or valid slot. Shapes: g [1, 1, H] -> [1, 1, H]."""
+    """A recurrent block, both halves, for the next byte or valid slot. Shapes: g [1, 1, H] -> [1, 1, H]."""
     memory, tail = state
     head_width = g.shape[-1] // heads
     u = rms_norm(g, weights["n1"])

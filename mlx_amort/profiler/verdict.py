@@ -1,0 +1,74 @@
+"""What a fit amounts to, in one plain sentence: it holds, it is in doubt, or it is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlx_amort.profiler.least_squares import Solution
+from mlx_amort.profiler.rows import Row
+from mlx_amort.profiler.scatter import scatter_of
+from mlx_amort.profiler.terms import TermTest
+
+# A line that misses by this much (root mean square) explains too little to forecast with.
+LARGEST_SCATTER = 0.10
+# A point that the others predict this badly leaves the law in doubt, if its samples agree much better.
+LARGEST_LEFT_OUT = 0.05
+_CLEARLY = 3.0
+
+
+def doubt_of(rows: Sequence[Row], solution: Solution) -> str | None:
+    """The sentence that withholds "the law holds", where a left-out point is missed by more than noise."""
+    scatter = scatter_of(rows)
+    # Noise of σ leaves residuals of σ·sqrt(1 - h) and left-out errors of σ / sqrt(1 - h) at leverage h: the
+    # geometric mean of the two is σ, whatever rests on the point.
+    left_out = np.abs(np.nan_to_num(solution.left_out_errors))
+    noise = np.sqrt(left_out * np.abs(solution.relative_errors))
+    is_missed = (left_out > LARGEST_LEFT_OUT) & (noise > _CLEARLY * (scatter or 0.0))
+    if not is_missed.any():
+        return None
+    worst = int(np.argmax(np.where(is_missed, left_out, 0.0)))
+    error = float(solution.left_out_errors[worst])
+    samples = "" if scatter is None else f", where measuring again differs by {scatter:.1%}"
+    return (
+        f"The law is in doubt: the other points predict {rows[worst].label} {abs(error):.1%} too "
+        f"{'high' if error > 0 else 'low'}{samples}. Measure it again on an idle machine, with neighbours in "
+        "B and K; if the error stays, a cost is missing from the law and only measured points can be trusted."
+    )
+
+
+def judge(fit: Mapping[str, Any], solution: Solution, winner: TermTest | None) -> tuple[str, str]:
+    """The law's name and one plain sentence about it."""
+    scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
+    if fit["c1_s_per_byte"] <= 0:
+        return "rejected", (
+            f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, "
+            "as if more bytes took less time; the measurements are spoiled."
+        )
+    if winner is not None:
+        return "rejected", (
+            f"The law is rejected: the data ask for {winner.phrase} (cross-validated error "
+            f"{winner.error_without:.1%} without it, {winner.error_with:.1%} with it), "
+            "so do not forecast with this line."
+        )
+    if scatter > LARGEST_SCATTER:
+        return "rejected", (
+            f"The law is rejected: the line misses the points by {scatter:.0%} (root mean square); "
+            "measure again on an idle machine, and if it stays so the cost is not affine."
+        )
+    largest = float(np.max(np.abs(solution.relative_errors)))
+    left_out = float(np.nanmax(np.abs(solution.left_out_errors)))
+    # A point alone with its optimizer lies on the line by construction and proves nothing.
+    count = int(np.sum(~np.isnan(solution.left_out_errors)))
+    errors = (
+        f"every one of {count} points lies within {largest:.1%} of it, "
+        f"within {left_out:.1%} when left out of the fit"
+    )
+    if unit := fit["third_unit"]:
+        return f"affine with a cost per {unit}", (
+            f"The law holds with a third term, {fit['third_cost_s'] * 1e3:.3g} ms a {unit}, "
+            f"that the data ask for: {errors}."
+        )
+    return "affine", f"The affine law holds: {errors}, and no further term is asked for."
