@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
+_IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -25,6 +26,8 @@ def load_blas() -> None:
     # After mlx is loaded its calls are bound, and a library that is merely present would be reported as used.
     if sys.platform != "linux" or "mlx.core" in sys.modules or _has_openblas():
         return
+    # OpenBLAS' idle threads spin for 2^26 cycles by default, on cores that MLX's elementwise kernels need.
+    os.environ.setdefault(_IDLE_SETTING, _IDLE_CYCLES_LOG2)
     for name in _OPENBLAS_NAMES:
         try:
             ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
@@ -109,7 +112,8 @@ def _processor() -> str:
 
 def _memory_bytes() -> int:
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in _CGROUP_LIMITS:
+    for limit in _IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
+_CGROUP_LIMITS:
         try:
             text = Path(limit).read_text(encoding="ascii").strip()
         except OSError:
