@@ -112,8 +112,7 @@ def _processor() -> str:
 
 def _memory_bytes() -> int:
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in _IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
-_CGROUP_LIMITS:
+    for limit in _CGROUP_LIMITS:
         try:
             text = Path(limit).read_text(encoding="ascii").strip()
         except OSError:

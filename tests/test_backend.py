@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
-PROGRAM = "import os; from mlx_amort.backend import load_blas; load_blas(); print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'))"
+PROGRAM = """
+import os
+from mlx_amort.backend import load_blas
+load_blas()
+print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux loads OpenBLAS: nothing to see elsewhere")

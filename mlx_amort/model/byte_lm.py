@@ -20,11 +20,13 @@ import mlx.core as mx
 
 from mlx_amort.config import ModelConfig
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
+from mlx_amort.ops.accumulation import adding_to
 from mlx_amort.ops.convolution import TAIL
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
 from mlx_amort.ops.precision import linear, policy_of
+from mlx_amort.ops.recompute import recomputed
 
 Result = TypeVar("Result")
 
@@ -34,6 +36,7 @@ StreamState = list[BlockState]
 """One state a recurrent block, in block order; empty for trunks without recurrence."""
 
 INIT_SCALE = 0.02
+FEED_FORWARD_WEIGHTS = ("n2", "up", "down")
 _SHORTEST_MEMORY, _LONGEST_MEMORY = -2.2, -6.9
 
 
@@ -41,6 +44,16 @@ def block_weights(weights: Weights, index: int) -> Weights:
     """The weights of block `index`, without the `blocks.index.` prefix."""
     prefix = f"blocks.{index}."
     return {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def _halves(own: Weights) -> tuple[Weights, Weights]:
+    """The weights of a block's mixer and those of its feed-forward."""
+    feeding = [name for name in own if name in FEED_FORWARD_WEIGHTS]
+    return _pick(own, [name for name in own if name not in feeding]), _pick(own, feeding)
+
+
+def _pick(weights: Weights, names: list[str]) -> Weights:
+    return {name: weights[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -90,10 +103,12 @@ class ByteLM:
         tail = mx.zeros((rows, TAIL, 3 * config.hidden), dtype=compute)
         return [(memory, tail) for kind in config.block_kinds if kind == "recurrent"]
 
-    def hidden(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+    def hidden(
+        self, weights: Weights, tokens: mx.array, state: StreamState, sums: Weights | None = None
+    ) -> tuple[mx.array, StreamState]:
         """The normalised last hidden vectors of W consecutive chunks of each row, and the state after them.
 
-        Shapes: tokens [B, W·S] -> [B·W, S, H]. Dtypes: the policy's compute dtype.
+        Shapes: tokens [B, W·S] -> [B·W, S, H]. Dtypes: the policy's compute dtype. `sums`: see `loss`.
         """
         config = self.config
         dtype = policy_of(self.precision).compute
@@ -102,34 +117,46 @@ class ByteLM:
         if config.is_patched:
             outer = len(config.block_kinds) - config.layers
             first_trunk, after_trunk = outer // 2, outer // 2 + config.layers
-            x, _ = self._run_blocks(weights, x, None, [], range(first_trunk))
+            x, _ = self._run_blocks(weights, sums, x, None, [], range(first_trunk))
             slot_of_byte, position, valid = assign_slots(
                 is_boundary(tokens, config.boundary_rule), config.slots
             )
             g = gather_slots(x, position, valid, slot_of_byte) + weights["slot"].astype(dtype)
-            g, state = self._run_blocks(weights, g, valid, state, range(first_trunk, after_trunk))
+            g, state = self._run_blocks(weights, sums, g, valid, state, range(first_trunk, after_trunk))
             x = scatter_slots(x, g, position, valid, slot_of_byte)
             after = range(after_trunk, len(config.block_kinds))
-            x, _ = self._run_blocks(weights, x, None, [], after)
+            x, _ = self._run_blocks(weights, sums, x, None, [], after)
         else:
-            x, state = self._run_blocks(weights, x, None, state, range(config.layers))
+            x, state = self._run_blocks(weights, sums, x, None, state, range(config.layers))
         return rms_norm(x, weights["n_out"]), state
 
-    def forward(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+    def forward(
+        self, weights: Weights, tokens: mx.array, state: StreamState, sums: Weights | None = None
+    ) -> tuple[mx.array, StreamState]:
         """Logits of every byte of W consecutive chunks, and the state after them.
 
         Shapes: tokens [B, W·S] integers, state of B rows -> logits [B, W·S, V]. Dtypes: logits float32.
+        `sums`: see `loss`.
         """
-        x, state = self.hidden(weights, tokens, state)
+        x, state = self.hidden(weights, tokens, state, sums)
         logits = linear(x, weights["tok"]).astype(mx.float32)
         return logits.reshape(*tokens.shape, self.config.vocabulary), state
 
-    def loss(self, weights: Weights, tokens: mx.array, state: StreamState) -> tuple[mx.array, StreamState]:
+    def loss(
+        self, weights: Weights, tokens: mx.array, state: StreamState, sums: Weights | None = None
+    ) -> tuple[mx.array, StreamState]:
         """Mean cross-entropy in nats over W consecutive chunks, and the state after them.
 
-        Input and target overlap by one byte. Shapes: tokens [B, W·S + 1] integers -> scalar float32.
+        Input and target overlap by one byte. With `sums`, an array for every weight, the gradient of a weight
+        comes out added to its sum, and block by block (ops/accumulation.py).
+
+        Shapes: tokens [B, W·S + 1] integers -> scalar float32.
         """
-        logits, state = self.forward(weights, tokens[:, :-1], state)
+        if sums is not None:
+            outer = [name for name in weights if not name.startswith("blocks.")]
+            summed, _ = adding_to(_pick(sums, outer), _pick(weights, outer), mx.zeros(()))
+            weights = weights | summed
+        logits, state = self.forward(weights, tokens[:, :-1], state, sums)
         nats = cross_entropy(logits, tokens[:, 1:])
         # Row by row: the CPU sums a whole array in one float32 accumulator.
         return nats.mean(axis=-1).mean(), state
@@ -137,6 +164,7 @@ class ByteLM:
     def _run_blocks(
         self,
         weights: Weights,
+        sums: Weights | None,
         x: mx.array,
         valid: mx.array | None,
         state: StreamState,
@@ -148,14 +176,17 @@ class ByteLM:
         feed = self._recomputed(feed_forward)
         after: StreamState = []
         for index in indices:
-            own = block_weights(weights, index)
+            mixing, feeding = _halves(block_weights(weights, index))
+            mixing_sums, feeding_sums = _halves(block_weights(sums or {}, index))
+            mixing, x = adding_to(mixing_sums, mixing, x)
             if self.config.block_kinds[index] == "recurrent":
-                x, block_state = recur(own, x, valid, state[len(after)])
+                x, block_state = recur(mixing, x, valid, state[len(after)])
                 after.append(block_state)
             else:
-                x = attend(own, x)
-            x = feed(own, x)
+                x = attend(mixing, x)
+            feeding, x = adding_to(feeding_sums, feeding, x)
+            x = feed(feeding, x)
         return x, after
 
     def _recomputed(self, half_block: Callable[..., Result]) -> Callable[..., Result]:
-        return mx.checkpoint(half_block) if self.activation_checkpointing else half_block
+        return recomputed(half_block) if self.activation_checkpointing else half_block

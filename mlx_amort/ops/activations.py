@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive
 from mlx_amort.ops.paths import active_path, fence
+from mlx_amort.ops.recompute import held_back
 
 # Minimax fits on u^2 in [0, 30] and [0, 32]; tools/fit_elementary.py makes them and prints their errors.
 _GELU_LIMIT = math.sqrt(30.0)
@@ -125,7 +126,7 @@ def _silu_gate(x: mx.array, gate: mx.array) -> mx.array:
 def _silu_gate_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
-    x, gate = primals
+    x, gate = held_back(primals, cotangent)
     wide = gate.astype(mx.float32)
     grad = cotangent.astype(mx.float32)
     opening = fence(_sigmoid(wide))

@@ -6,7 +6,8 @@ log-sum-exp of a row, and recomputes p tile by tile:
 
     dv += pᵀ do      ds = p ∘ (do vᵀ - rowsum(do ∘ out))      dq += ds k      dk += dsᵀ q
 
-so neither direction holds [S, S] scores. Source: Dao et al. 2022 (FlashAttention), algorithm 4, in coarse tiles.
+so neither direction holds [S, S] scores. The blocks wait for one another: left to itself MLX's scheduler takes all
+of them side by side and holds every tile at once. Source: Dao et al. 2022 (FlashAttention), algorithm 4, coarsely.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive, row_max, row_sum
 from mlx_amort.ops.paths import active_path, fence
+from mlx_amort.ops.recompute import held_back
 
 # On the CPU a smaller block skips more of the masked half; a GPU wants fewer, larger products.
 CPU_QUERY_BLOCK = 128
@@ -59,6 +61,11 @@ def _with_column(x: mx.array, column: mx.array) -> mx.array:
     return mx.concatenate([x, mx.broadcast_to(column, (*x.shape[:-1], 1))], axis=-1)
 
 
+def _after(x: mx.array, before: list[mx.array]) -> mx.array:
+    """`x`, to be had once all of `before` is computed."""
+    return held_back([x], before)[0] if before else x
+
+
 def _transposed(x: mx.array) -> mx.array:
     return x.swapaxes(-1, -2)
 
@@ -79,11 +86,13 @@ def _tiled(q: mx.array, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
     keys = fence(k.astype(mx.float32))
     # A column of ones beside v turns the product p v into numerator and row sum at once.
     values = _with_column(v.astype(mx.float32), mx.ones(()))
-    outputs, log_sums = [], []
+    outputs: list[mx.array] = []
+    log_sums: list[mx.array] = []
     for tiles in _tiles(q.shape[-2], CPU_QUERY_BLOCK):
+        start, end = tiles[-1][:2]
+        block = _after(scaled[..., start:end, :], outputs[-1:])
         scores = [
-            fence(_masked(scaled[..., a:b, :] @ _transposed(keys[..., c:d, :]), (a, b, c, d)))
-            for a, b, c, d in tiles
+            fence(_masked(block @ _transposed(keys[..., c:d, :]), (a, b, c, d))) for a, b, c, d in tiles
         ]
         largest = fence(reduce(mx.maximum, [row_max(tile) for tile in scores]))
         weighted = fence(
@@ -106,8 +115,7 @@ def _tiled_vjp(
     cotangents: tuple[mx.array, mx.array],
     outputs: tuple[mx.array, mx.array],
 ) -> tuple[mx.array, mx.array, mx.array]:
-    q, k, v = primals
-    out, log_sum = outputs
+    q, k, v, out, log_sum = held_back([*primals, *outputs], cotangents[0])
     scale = q.shape[-1] ** -0.5
     grad = fence(cotangents[0].astype(mx.float32))
     dot = row_sum(grad * out.astype(mx.float32))
@@ -119,9 +127,9 @@ def _tiled_vjp(
     grad_shifted = _with_column(grad, -dot)
     values_one = _with_column(v.astype(mx.float32), mx.ones(()))
 
-    def tile_gradient(tile: Tile) -> tuple[mx.array, mx.array]:
+    def tile_gradient(tile: Tile, before: list[mx.array]) -> tuple[mx.array, mx.array]:
         a, b, c, d = tile
-        scores = queries_shifted[..., a:b, :] @ _transposed(keys_one[..., c:d, :])
+        scores = _after(queries_shifted[..., a:b, :], before) @ _transposed(keys_one[..., c:d, :])
         weights = fence(exp_nonpositive(_masked(scores, tile)))
         return weights, fence(weights * (grad_shifted[..., a:b, :] @ _transposed(values_one[..., c:d, :])))
 
@@ -130,13 +138,16 @@ def _tiled_vjp(
 
 
 def _gradients(
-    tile_gradient: Callable[[Tile], tuple[mx.array, mx.array]],
+    tile_gradient: Callable[[Tile, list[mx.array]], tuple[mx.array, mx.array]],
     queries: mx.array,
     keys: mx.array,
     grad: mx.array,
     block: int,
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """dq, dk, dv from p and ds of every tile; dk and dv gather what later blocks of queries add."""
+    """dq, dk, dv from p and ds of every tile; dk and dv gather what later blocks of queries add.
+
+    `tile_gradient` gets a tile and what must be computed before it.
+    """
     tiles_of_block = _tiles(queries.shape[-2], block)
     grad_queries: list[mx.array] = []
     grad_keys: list[mx.array] = []
@@ -144,7 +155,8 @@ def _gradients(
     before: tuple[mx.array, mx.array] | None = None
     # From the last block back: its early tile covers all keys of the blocks still to come.
     for tiles in reversed(tiles_of_block):
-        gradients = [tile_gradient(tile) for tile in tiles]
+        done = [*grad_queries[-1:], *grad_keys[-1:], *grad_values[-1:], *(before or ())]
+        gradients = [tile_gradient(tile, done) for tile in tiles]
         a, b = tiles[-1][:2]
         own_keys, own_values = _key_gradients(gradients[-1], queries[..., a:b, :], grad[..., a:b, :])
         if before is not None:
@@ -179,20 +191,23 @@ def _fused_forward(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
 def _fused_forward_vjp(
     primals: tuple[mx.array, mx.array, mx.array], cotangent: mx.array, out: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
-    q, k, v = primals
+    q, k, v = held_back(primals, cotangent)
     scale = q.shape[-1] ** -0.5
     scaled = q * scale
     dot = (cotangent.astype(mx.float32) * out.astype(mx.float32)).sum(axis=-1, keepdims=True)
 
-    log_sums = []
+    log_sums: list[mx.array] = []
     for tiles in _tiles(q.shape[-2], GPU_QUERY_BLOCK):
-        scores = [_masked(_scores(scaled, k, tile), tile) for tile in tiles]
+        start, end = tiles[-1][:2]
+        block = _after(scaled[..., start:end, :], log_sums[-1:])
+        scores = [_masked(_scores(block, k[..., c:d, :]), (a, b, c, d)) for a, b, c, d in tiles]
         log_sums.append(reduce(mx.logaddexp, [mx.logsumexp(tile, axis=-1, keepdims=True) for tile in scores]))
     log_sum = _joined(log_sums)
 
-    def tile_gradient(tile: Tile) -> tuple[mx.array, mx.array]:
+    def tile_gradient(tile: Tile, before: list[mx.array]) -> tuple[mx.array, mx.array]:
         a, b, c, d = tile
-        weights = mx.exp(_masked(_scores(scaled, k, tile), tile) - log_sum[..., a:b, :])
+        scores = _scores(_after(scaled[..., a:b, :], before), k[..., c:d, :])
+        weights = mx.exp(_masked(scores, tile) - log_sum[..., a:b, :])
         grad_weights = (cotangent[..., a:b, :] @ _transposed(v[..., c:d, :])).astype(mx.float32)
         return weights.astype(q.dtype), (weights * (grad_weights - dot[..., a:b, :])).astype(q.dtype)
 
@@ -200,6 +215,5 @@ def _fused_forward_vjp(
     return (grad_q * scale).astype(q.dtype), grad_k.astype(k.dtype), grad_v.astype(v.dtype)
 
 
-def _scores(queries: mx.array, keys: mx.array, tile: Tile) -> mx.array:
-    a, b, c, d = tile
-    return (queries[..., a:b, :] @ _transposed(keys[..., c:d, :])).astype(mx.float32)
+def _scores(queries: mx.array, keys: mx.array) -> mx.array:
+    return (queries @ _transposed(keys)).astype(mx.float32)

@@ -7,6 +7,7 @@ from typing import cast
 import mlx.core as mx
 
 from mlx_amort.ops.paths import fence
+from mlx_amort.ops.recompute import held_back
 
 TAPS = 4
 TAIL = TAPS - 1
@@ -35,7 +36,7 @@ def _causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
 def _causal_convolution_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
-    joined, weight = primals
+    joined, weight = held_back(primals, cotangent)
     slots = cotangent.shape[1]
     length = joined.shape[1]
     taps = weight.astype(mx.float32).T

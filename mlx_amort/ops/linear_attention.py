@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive
 from mlx_amort.ops.paths import fence
+from mlx_amort.ops.recompute import recomputed
 
 SUB_CHUNK = 64
 _SMALLEST_LOG_DECAY = -40.0
@@ -71,7 +72,7 @@ def _chunkwise_recomputed(sub_chunk: int):  # type: ignore[no-untyped-def]
     ) -> tuple[mx.array, mx.array]:
         return _chunkwise(q, k, v, log_decay, state, sub_chunk)
 
-    return mx.checkpoint(chunkwise)
+    return recomputed(chunkwise)
 
 
 def _masked_decay(

@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.elementary import row_sum
 from mlx_amort.ops.paths import active_path, fence
+from mlx_amort.ops.recompute import held_back
 
 EPSILON = 1e-5
 
@@ -27,7 +28,7 @@ def _normalize_vjp(
     outputs: tuple[mx.array, mx.array],
 ) -> tuple[mx.array, mx.array]:
     # dx = scale w dy - x scale^3 mean(w dy x);  dw = sum over rows of scale x dy.
-    x, weight = primals
+    x, weight = held_back(primals, cotangents[0])
     grad = fence(cotangents[0].astype(mx.float32))
     wide = fence(x.astype(mx.float32))
     scale = outputs[1]

@@ -20,6 +20,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.activations import gelu, gelu_gradient
 from mlx_amort.ops.paths import active_path
+from mlx_amort.ops.recompute import held_back
 
 POLICIES = ("fp32", "bf16", "bf16-pure")
 
@@ -73,7 +74,8 @@ def _linear(x: mx.array, weight: mx.array) -> mx.array:
 def _linear_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
-    return _product_gradients(*primals, cotangent)
+    x, weight = held_back(primals, cotangent)
+    return _product_gradients(x, weight, cotangent)
 
 
 def linear(x: mx.array, weight: mx.array) -> mx.array:
@@ -95,7 +97,7 @@ def _gelu_linear(x: mx.array, weight: mx.array) -> mx.array:
 def _gelu_linear_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
-    x, weight = primals
+    x, weight = held_back(primals, cotangent)
     grad_activation, grad_weight = _product_gradients(gelu(x), weight, cotangent)
     return gelu_gradient(x, grad_activation), grad_weight
 

@@ -56,8 +56,11 @@ def adamw_update(
     )
 
     results: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
+    before = step_size
     for name, tensor_key in zip(weights, split_key(key, len(weights)), strict=True):
-        gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
+        # One tensor after another, so that float32 copies and random bits of few live together.
+        gradient = mx.depends(gradients[name], before)
+        gradient = mx.where(is_applied, gradient.astype(mx.float32) * gradient_scale, 0.0)
         m = keep_first * first[name].astype(mx.float32) + (1 - config.beta1) * gradient
         v = keep_second * second[name].astype(mx.float32) + (1 - config.beta2) * gradient * gradient
         # A kernel of three outputs does not write into old buffers; kept apart, these are three of one each.
@@ -70,6 +73,7 @@ def adamw_update(
         keys = split_key(tensor_key, 3)
         for result, value, old, own_key in zip(results, (weight, m, v), kept, keys, strict=True):
             result[name] = store(value, old.dtype, own_key)
+        before = mx.depends(step_size, [result[name] for result in results])
     return results
 
 

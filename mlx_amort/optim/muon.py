@@ -52,29 +52,29 @@ def muon_update(
 
     new_momentum: Arrays = {}
     new_weights: Arrays = {}
-    direction: Arrays = {}
     weight_key, momentum_key = split_key(key, 2)
     weight_keys = dict(zip(weights, split_key(weight_key, len(weights)), strict=True))
-    for name, own_key in zip(weights, split_key(momentum_key, len(weights)), strict=True):
-        gradient = mx.where(is_applied, gradients[name].astype(mx.float32) * gradient_scale, 0.0)
-        moved = keep * momentum[name].astype(mx.float32) + (1 - mu) * gradient
-        # A kernel of two outputs does not write into old buffers; kept apart, these are two of one each.
-        moved = mx.depends(moved, step_size)
-        direction[name] = (1 - mu) * gradient + mu * moved
-        new_momentum[name] = store(moved, momentum[name].dtype, own_key)
-
+    momentum_keys = dict(zip(weights, split_key(momentum_key, len(weights)), strict=True))
     dtype = mx.bfloat16 if config.muon_dtype == "bfloat16" else mx.float32
-    before: mx.array | None = None
+    before = step_size
     for names in _stacks(weights):
-        stack = mx.stack([direction.pop(name) for name in names])
-        if before is not None:  # one stack at a time, so that their temporaries never live together
-            stack = mx.depends(stack, before)
-        before = orthogonalize(stack, config.coefficients, dtype)
+        directions = []
+        for name in names:
+            # Each stack waits for the one before, so that their temporaries never live together.
+            gradient = mx.depends(gradients[name], before)
+            gradient = mx.where(is_applied, gradient.astype(mx.float32) * gradient_scale, 0.0)
+            moved = keep * momentum[name].astype(mx.float32) + (1 - mu) * gradient
+            # A kernel of two outputs does not write into old buffers; kept apart, these are two of one each.
+            moved = mx.depends(moved, step_size)
+            directions.append((1 - mu) * gradient + mu * moved)
+            new_momentum[name] = store(moved, momentum[name].dtype, momentum_keys[name])
+        steps = orthogonalize(mx.stack(directions), config.coefficients, dtype)
         scale = _update_scale(weights[names[0]].shape, config)
-        for name, step in zip(names, before, strict=True):
+        for name, step in zip(names, steps, strict=True):
             weight = decayed * weights[name].astype(mx.float32) - step_size * scale * step
             new_weights[name] = store(weight, weights[name].dtype, weight_keys[name])
-    return {name: new_weights[name] for name in weights}, new_momentum
+        before = mx.depends(steps, [new_weights[name] for name in names])
+    return ({name: new_weights[name] for name in weights}, {name: new_momentum[name] for name in weights})
 
 
 def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:

@@ -128,17 +128,18 @@ class TrainingStep:
 
     def _compiled_window(self, length: int, share: float) -> Compiled:
         def weighted_loss(
-            weights: Weights, stream: StreamState, tokens: mx.array
+            weights: Weights, accumulator: Weights, stream: StreamState, tokens: mx.array
         ) -> tuple[mx.array, StreamState]:
-            loss, stream = self.model.loss(weights, tokens, stream)
+            loss, stream = self.model.loss(weights, tokens, stream, accumulator)
             return loss * share, stream
 
         def window(
             weights: Weights, accumulator: Weights, stream: StreamState, tokens: mx.array
         ) -> tuple[mx.array, Weights, StreamState]:
             self.traces[f"window of {length}"] += 1
-            (loss, stream), gradients = mx.value_and_grad(weighted_loss)(weights, stream, tokens)
-            return loss, {name: accumulator[name] + gradients[name] for name in accumulator}, stream
+            gradient_of = mx.value_and_grad(weighted_loss)
+            (loss, stream), accumulator = gradient_of(weights, accumulator, stream, tokens)
+            return loss, accumulator, stream
 
         return mx.compile(window)
 
