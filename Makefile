@@ -8,9 +8,11 @@ INSTALLED_DEV := .venv/installed-dev-$(CONTENT)
 
 .PHONY: demo test lint clean
 
+# One to four minutes with the install.
 demo: $(INSTALLED)
 	$(BIN)/mlx-amort train --preset demo
 
+# About three minutes, and the install.
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -q
 

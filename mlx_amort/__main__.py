@@ -1,6 +1,26 @@
-"""`python -m mlx_amort` is the command `mlx-amort`."""
+"""The command `mlx-amort`, also as `python -m mlx_amort`: hears Ctrl-C before anything takes time to load."""
 
-from mlx_amort.cli import main
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Load the command and run it; Ctrl-C while it loads ends it with exit 130 and without a traceback."""
+    # Whoever started us may have Ctrl-C ignored, as a shell does for what runs behind it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    from mlx_amort import cli
+
+    cli.main()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
     main()

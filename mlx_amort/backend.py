@@ -12,7 +12,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,22 @@ def describe_machine() -> dict[str, Any]:
         "mlx": metadata.version("mlx"),
         "python": platform.python_version(),
     }
+
+
+@contextmanager
+def wired_working_set() -> Iterator[None]:
+    """On Metal, keep what a run uses wired up to the working set that the system recommends, and put it back."""
+    import mlx.core as mx
+
+    working_set = _device_memory_bytes(mx.device_info(), "metal") if _backend() == "metal" else None
+    if working_set is None:
+        yield
+        return
+    before = mx.set_wired_limit(working_set)
+    try:
+        yield
+    finally:
+        mx.set_wired_limit(before)
 
 
 def _backend() -> str:

@@ -1,7 +1,8 @@
 """Runs held against each other where they have seen equally much, or taken equally long; no mlx.
 
-Quality is interpolated on each run's own validation curve, linearly between two validations, and never beyond
-its first or last: where a run has no figure, the answer is None.
+Quality is interpolated on each run's own validation curve, linearly between two validations of the same text,
+and never beyond the first or last of them: where a run has no figure, the answer is None. What a run validated
+over more text at its end is a figure of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import SECTIONS, differing_keys
+from mlx_amort.config import Config, RunConfig
+from mlx_amort.config_io import SECTIONS, differing_keys, with_absolute_sources
 from mlx_amort.data.corpus import unit_name
 from mlx_amort.errors import UserError
 from mlx_amort.train.metrics import Row, read_rows
@@ -27,30 +28,59 @@ from mlx_amort.wording import percent
 SMALL_DIFFERENCE = 0.05
 """What one seed cannot show: two seeds of the same run may lie as far apart."""
 MOST_PLACES = 6
+BOOKKEEPING = (
+    "eval_every",
+    "save_every",
+    "keep_checkpoints",
+    "sample_bytes",
+    "sample_prompt",
+    "sample_temperature",
+    "memory_limit_bytes",
+)
+"""Keys of `run` that decide no figure."""
 
+Text = tuple[int, bool]
+"""What a validation read: how many held-out bytes, and whether that was all of them."""
 Optional = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The validations of one run, in order of bytes; of a CSV only `bytes` and `val_bits` are known.
+    """The validations of one run over one text, in order of bytes; a CSV tells only `bytes` and `val_bits`.
 
     Units: bytes seen (ids of a uint16 corpus); val_bits are bits a byte; seconds of all steps until then.
-    val_bytes: how many bytes each validation predicted. fingerprints: of the corpora.
+    text: what each of them predicted. fingerprints: of the corpora. others: validations of other texts.
     """
 
     name: str
     bytes: tuple[float, ...]
     val_bits: tuple[float, ...]
     seconds: tuple[float, ...] | None = None
-    val_bytes: tuple[int, ...] | None = None
+    text: Text | None = None
     config: Config | None = None
     fingerprints: tuple[str, ...] | None = None
+    others: tuple[Curve, ...] = ()
 
     @property
     def unit(self) -> str:
         """What is counted: byte or id."""
         return "byte" if self.config is None else unit_name(self.config.data.dtype)
+
+    @property
+    def texts(self) -> dict[Text | None, Curve]:
+        """Every curve of this run by what it was validated on."""
+        return {curve.text: curve for curve in (self, *self.others)}
+
+    @property
+    def end(self) -> Curve:
+        """The curve that goes furthest, and of those the one over the most text."""
+        return max(self.texts.values(), key=lambda curve: (curve.bytes[-1], curve.text or (0, False)))
+
+    def over(self, text: Text | None) -> Curve:
+        """This run with that text's validations before the others."""
+        chosen = self.texts[text]
+        others = tuple(curve for curve in self.texts.values() if curve is not chosen)
+        return dataclasses.replace(chosen, others=tuple(dataclasses.replace(c, others=()) for c in others))
 
     def axis(self, by: str) -> tuple[float, ...]:
         """The places of the validations: by "bytes", or by "seconds", which a CSV does not have."""
@@ -102,14 +132,27 @@ class CommonQuality:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs against the first of them; differences: keys in which each other run's configuration differs."""
+    """Runs against the first of them; differences: keys in which each other run's configuration differs.
+
+    is_comparable: whether a run's figures are of the corpora of the first's; where not, there is no difference.
+    corpus_warnings: what these differ in, the first of the warnings.
+    """
 
     curves: tuple[Curve, ...]
     at_bytes: tuple[Place, ...]
     at_seconds: tuple[Place, ...]
     quality: CommonQuality
     differences: dict[str, list[str]]
+    is_comparable: tuple[bool, ...]
+    corpus_warnings: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def ends(self) -> tuple[Curve, ...]:
+        """What each run came to at its end, where any of them validated that over another text than before."""
+        ends = tuple(curve.end for curve in self.curves)
+        is_told = all(end.text == curve.text for end, curve in zip(ends, self.curves, strict=True))
+        return () if is_told else ends
 
     def to_record(self) -> dict[str, Any]:
         """Plain values for JSON; None where a run has no figure."""
@@ -122,6 +165,14 @@ class Comparison:
                 "bytes": list(curve.bytes),
                 "val_bits": list(curve.val_bits),
                 "seconds": None if curve.seconds is None else list(curve.seconds),
+                "val_bytes": None if curve.text is None else curve.text[0],
+                "whole": None if curve.text is None else curve.text[1],
+                "end": {
+                    "bytes": curve.end.bytes[-1],
+                    "val_bits": curve.end.val_bits[-1],
+                    "val_bytes": None if curve.end.text is None else curve.end.text[0],
+                    "whole": None if curve.end.text is None else curve.end.text[1],
+                },
             }
             for curve in self.curves
         ]
@@ -156,24 +207,46 @@ def compare(curves: Sequence[Curve], at_bytes: Sequence[float] | None = None) ->
             "one counts bits a byte, the other bits a token id",
             "compare runs on corpora of one kind",
         )
+    curves = over_one_text(curves)
+    by_run = [_other_corpora(curves[0], curve) for curve in curves]
+    is_comparable = tuple(not warnings for warnings in by_run)
+    corpus_warnings = tuple(warning for warnings in by_run for warning in warnings)
     places = list(at_bytes) if at_bytes is not None else shared_places(curves, "bytes")
     quality = max(min(curve.val_bits) for curve in curves)
     reached = tuple(curve.reaches("bytes", quality) for curve in curves)
     first = reached[0]
-    compared = tuple(_place(curves, "bytes", at) for at in places)
+    compared = tuple(_place(curves, "bytes", at, is_comparable) for at in places)
     return Comparison(
         tuple(curves),
         compared,
-        tuple(_place(curves, "seconds", at) for at in shared_places(curves, "seconds")),
+        tuple(_place(curves, "seconds", at, is_comparable) for at in shared_places(curves, "seconds")),
         CommonQuality(
             quality,
             reached,
             tuple(curve.reaches("seconds", quality) for curve in curves),
-            tuple(first / bytes_seen if first and bytes_seen else None for bytes_seen in reached),
+            tuple(
+                first / seen if first and seen and has_same else None
+                for seen, has_same in zip(reached, is_comparable, strict=True)
+            ),
         ),
         {curve.name: _differences(curves[0], curve) for curve in curves[1:]},
-        (*_other_validation(curves), *_seeds(curves, compared)),
+        is_comparable,
+        corpus_warnings,
+        (*corpus_warnings, *_other_amounts(curves), *_seeds(curves, compared)),
     )
+
+
+def over_one_text(curves: Sequence[Curve]) -> list[Curve]:
+    """The runs by their validations of the text that all of them have most of, else each by what it has most of."""
+    common = set.intersection(*(set(curve.texts) for curve in curves))
+
+    def count(text: Text | None, of: Sequence[Curve]) -> tuple[int, Text]:
+        return sum(len(curve.texts[text].bytes) for curve in of), text or (0, False)
+
+    if common:
+        text = max(common, key=lambda text: count(text, curves))
+        return [curve.over(text) for curve in curves]
+    return [curve.over(max(curve.texts, key=lambda text: count(text, [curve]))) for curve in curves]
 
 
 def shared_places(curves: Sequence[Curve], by: str) -> list[float]:
@@ -201,31 +274,33 @@ def read_curve(path: Path) -> Curve:
 
 def _from_run(path: Path) -> Curve:
     folder = RunFolder(path)
-    config = folder.read_config()
+    config = with_absolute_sources(folder.read_config())
     fingerprints = tuple(corpus["fingerprint"] for corpus in folder.read_record().get("corpora", ()))
-    elapsed_s, found = 0.0, {}
+    elapsed_s = 0.0
+    texts: dict[Text, dict[float, tuple[float, Row]]] = {}
     for row in read_rows(folder.metrics):
         elapsed_s += row.get("step_s", 0.0)
         if row.get("val_bits") is not None:
-            # Of two validations after the same step the later one has read more.
-            found[row["bytes"]] = (elapsed_s, row)
-    if not found:
+            texts.setdefault((row["val_bytes"], row["whole"]), {})[row["bytes"]] = (elapsed_s, row)
+    if not texts:
         raise UserError(
             f"run {path}",
             "has no validation in its log yet",
             "let it reach its end, or train it with --eval-every",
         )
-    places = sorted(found)
-    rows: list[Row] = [found[place][1] for place in places]
-    return Curve(
-        str(path),
-        tuple(places),
-        tuple(row["val_bits"] for row in rows),
-        tuple(found[place][0] for place in places),
-        tuple(row["val_bytes"] for row in rows),
-        config,
-        fingerprints,
+    first, *others = (
+        Curve(
+            str(path),
+            tuple(sorted(found)),
+            tuple(found[place][1]["val_bits"] for place in sorted(found)),
+            tuple(found[place][0] for place in sorted(found)),
+            text,
+            config,
+            fingerprints,
+        )
+        for text, found in texts.items()
     )
+    return over_one_text([dataclasses.replace(first, others=tuple(others))])[0]
 
 
 def _from_csv(path: Path) -> Curve:
@@ -245,7 +320,9 @@ def _from_csv(path: Path) -> Curve:
                     path, reader.line_num, row, "val_bits"
                 )
     except OSError as error:
-        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+        raise UserError(
+            str(path), f"cannot be read ({error.strerror})", "name the folders of two or more runs"
+        ) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), "is neither a run's folder nor a CSV", "name one of these") from error
     if not found:
@@ -264,10 +341,14 @@ def _number(path: Path, line: int, row: dict[str, Any], column: str) -> float:
     return number
 
 
-def _place(curves: Sequence[Curve], by: str, at: float) -> Place:
+def _place(curves: Sequence[Curve], by: str, at: float, is_comparable: Sequence[bool]) -> Place:
     bits = tuple(curve.at(by, at) for curve in curves)
     first = bits[0]
-    return Place(at, bits, tuple(own / first - 1 if own is not None and first else None for own in bits))
+    relative = tuple(
+        own / first - 1 if own is not None and first and has_same else None
+        for own, has_same in zip(bits, is_comparable, strict=True)
+    )
+    return Place(at, bits, relative)
 
 
 def _differences(first: Curve, other: Curve) -> list[str]:
@@ -279,31 +360,36 @@ def _differences(first: Curve, other: Curve) -> list[str]:
     return found
 
 
-def _other_validation(curves: Sequence[Curve]) -> list[str]:
-    """What makes the figures those of different texts."""
+def _other_corpora(first: Curve, other: Curve) -> list[str]:
+    """What makes the figures of two runs those of different corpora."""
+    if first.config is None or other.config is None:
+        return []
+    warnings, names = [], f"{first.name} and {other.name}"
+    if first.fingerprints != other.fingerprints:
+        warnings.append(f"{names} were validated on other corpora: their figures do not compare")
+    fractions = [curve.config.data.validation_fraction for curve in (first, other) if curve.config]
+    if fractions[0] != fractions[1]:
+        warnings.append(
+            f"{names} hold out {fractions[0]:g} and {fractions[1]:g} of their corpora: "
+            "their figures are of different texts"
+        )
+    return warnings
+
+
+def _other_amounts(curves: Sequence[Curve]) -> list[str]:
+    """What makes the figures those of more and less text."""
     warnings = []
-    unknown = [curve.name for curve in curves if curve.config is None]
+    unknown = [curve.name for curve in curves if curve.text is None]
     if unknown:
         warnings.append(f"{', '.join(unknown)}: a CSV does not tell what it was validated on")
-    known = [curve for curve in curves if curve.config is not None and curve.val_bytes is not None]
+    known = [curve for curve in curves if curve.text is not None]
     for other in known[1:]:
-        first, names = known[0], f"{known[0].name} and {other.name}"
-        assert first.config is not None and other.config is not None
-        if first.fingerprints != other.fingerprints:
-            warnings.append(f"{names} were validated on other corpora: their figures do not compare")
-        fractions = [run.config.data.validation_fraction for run in (first, other) if run.config]
-        if fractions[0] != fractions[1]:
+        first = known[0]
+        assert first.text is not None and other.text is not None
+        if not _other_corpora(first, other) and first.text != other.text:
             warnings.append(
-                f"{names} hold out {fractions[0]:g} and {fractions[1]:g} of their corpora: "
-                "their figures are of different texts"
-            )
-        amounts = [sorted(set(run.val_bytes or ())) for run in (first, other)]
-        if amounts[0] != amounts[1]:
-            told = " and ".join(
-                " to ".join(f"{of[end]:,}" for end in sorted({0, len(of) - 1})) for of in amounts
-            )
-            warnings.append(
-                f"{names} were validated over {told} {first.unit}s: their figures are of more and less text"
+                f"{first.name} and {other.name} were validated over {first.text[0]:,} and {other.text[0]:,} "
+                f"{first.unit}s: their figures are of more and less text"
             )
     return warnings
 
@@ -335,10 +421,8 @@ def _but_the_seed(curve: Curve) -> Config | None:
     """A run's configuration without its seed, and without what decides no figure."""
     if curve.config is None:
         return None
-    run = dataclasses.replace(
-        curve.config.run, seed=0, save_every=None, eval_every=None, memory_limit_bytes=None
-    )
-    return dataclasses.replace(curve.config, run=run)
+    defaults: dict[str, Any] = {key: getattr(RunConfig(), key) for key in BOOKKEEPING}
+    return dataclasses.replace(curve.config, run=dataclasses.replace(curve.config.run, seed=0, **defaults))
 
 
 def _seed_count(curves: Sequence[Curve], run: Curve) -> int:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from mlx_amort.config_checks import (
     check_above_zero,
     check_at_least,
+    check_at_most,
     check_choices,
     check_fraction,
     divisors,
     nearest_multiples,
+    shorten,
 )
 from mlx_amort.errors import UserError
 
@@ -40,6 +42,14 @@ BYTE_VALUES = 256
 LARGEST_VOCABULARY = 65_536
 LOCAL_BLOCKS = 2
 CONVOLUTION_WIDTH = 4
+# Far beyond any model or step, and small enough for what follows from them to be counted at once.
+LARGEST_LAYERS = 10_000
+LARGEST_WIDTH = 2**20
+LARGEST_LENGTH = 2**24
+# MLX counts the entries of an axis in 32 bits, JSON a whole number in 53.
+LARGEST_AXIS = 2**31 - 1
+LARGEST_COUNT = 2**53
+LARGEST_WEIGHT = 1e6
 # The generators of the weights and of the data take 64 bits.
 LARGEST_SEED = 2**64 - 1
 
@@ -62,6 +72,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_choices("model", self)
         check_at_least("model", self, 1, "layers", "hidden", "ffn", "heads", "seq", "patch_stride")
+        check_at_most("model", self, LARGEST_LAYERS, "layers")
+        check_at_most("model", self, LARGEST_WIDTH, "hidden", "ffn", "heads")
+        check_at_most("model", self, LARGEST_LENGTH, "seq", "patch_stride")
         if not 2 <= self.vocabulary <= LARGEST_VOCABULARY:
             raise UserError(
                 f"model.vocabulary={self.vocabulary}",
@@ -123,12 +136,7 @@ class ModelConfig:
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every parameter; matrices are [out, in], so y = x Wᵀ."""
-        shapes: dict[str, tuple[int, ...]] = {
-            "tok": (self.vocabulary, self.hidden),
-            "pos": (self.seq, self.hidden),
-        }
-        if self.is_patched:
-            shapes["slot"] = (self.slots, self.hidden)
+        shapes = self._embedding_shapes()
         for index, kind in enumerate(self.block_kinds):
             shapes.update({f"blocks.{index}.{name}": shape for name, shape in self._block_shapes(kind)})
         shapes["n_out"] = (self.hidden,)
@@ -137,7 +145,21 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """How many numbers are trained; the output head is the byte embedding and counts once."""
-        return sum(math.prod(shape) for shape in self.parameter_shapes().values())
+        outside = sum(math.prod(shape) for shape in self._embedding_shapes().values()) + self.hidden
+        kinds = self.block_kinds
+        return outside + sum(
+            kinds.count(kind) * sum(math.prod(shape) for _, shape in self._block_shapes(kind))
+            for kind in get_args(BlockKind)
+        )
+
+    def _embedding_shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {
+            "tok": (self.vocabulary, self.hidden),
+            "pos": (self.seq, self.hidden),
+        }
+        if self.is_patched:
+            shapes["slot"] = (self.slots, self.hidden)
+        return shapes
 
     @property
     def _local_blocks(self) -> int:
@@ -174,6 +196,7 @@ class StepConfig:
     def __post_init__(self) -> None:
         check_choices("step", self)
         check_at_least("step", self, 1, "batch", "chunks", "window", "accum")
+        check_at_most("step", self, LARGEST_AXIS, "batch", "chunks", "window", "accum")
 
     @property
     def effective_window(self) -> int:
@@ -220,6 +243,7 @@ class ScheduleConfig:
         check_choices("schedule", self)
         check_above_zero("schedule", self, "base_lr")
         check_at_least("schedule", self, 0, "warmup_steps", "min_lr")
+        check_at_most("schedule", self, LARGEST_COUNT, "warmup_steps")
         if self.min_lr is not None and self.min_lr > self.base_lr:
             raise UserError(
                 f"schedule.min_lr={self.min_lr:g}",
@@ -249,11 +273,13 @@ class SourceConfig:
             raise UserError(
                 "data.sources", "a source has an empty path", "name a file, a folder or builtin:docs"
             )
-        if not (math.isfinite(self.weight) and self.weight > 0):
+        if "\0" in self.path:
+            raise UserError("data.sources", "a path holds a NUL character", "write the path again")
+        if not 0 < self.weight <= LARGEST_WEIGHT:
             raise UserError(
                 f"data.sources: weight {self.weight:g} of '{self.path}'",
-                "must be above 0",
-                "leave out what has no share",
+                f"must be above 0 and at most {LARGEST_WEIGHT:,.0f}",
+                "leave out what has no share; 0.7 and 0.3 share as 7 and 3 do",
             )
 
 
@@ -299,6 +325,8 @@ class RunConfig:
         check_at_least("run", self, 0, "seed", "sample_bytes", "sample_temperature")
         check_at_least("run", self, 1, "steps", "bytes", "eval_every", "save_every", "keep_checkpoints")
         check_at_least("run", self, 1, "memory_limit_bytes")
+        check_at_most("run", self, LARGEST_COUNT, "steps", "bytes", "eval_every", "save_every")
+        check_at_most("run", self, LARGEST_COUNT, "keep_checkpoints", "sample_bytes", "memory_limit_bytes")
         if self.steps is not None and self.bytes is not None:
             raise UserError(
                 f"run.steps={self.steps} and run.bytes={self.bytes}",
@@ -306,7 +334,7 @@ class RunConfig:
                 "give only one",
             )
         if self.seed > LARGEST_SEED:
-            raise UserError(f"run.seed={self.seed}", "must be below 2^64", "0 is usual")
+            raise UserError(f"run.seed={shorten(self.seed)}", "must be below 2^64", "0 is usual")
         try:
             self.sample_prompt.encode()
         except UnicodeEncodeError as error:

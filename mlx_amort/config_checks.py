@@ -7,6 +7,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_amort.errors import UserError, did_you_mean
 
+_FINITE = "must be a finite number"
+_SHOWN_CHARACTERS = 80
+
 
 def choices(declared: Any) -> tuple[str, ...]:
     """The names a `Literal[...]` type allows, in order; empty for any other type."""
@@ -19,7 +22,9 @@ def check_choices(section: str, config: object) -> None:
         allowed = choices(declared)
         value = getattr(config, key)
         if allowed and value not in allowed:
-            raise UserError(f"{section}.{key}={value}", "no such choice", _choice_hint(str(value), allowed))
+            raise UserError(
+                f"{section}.{key}={shorten(value)}", "no such choice", _choice_hint(str(value), allowed)
+            )
 
 
 def check_at_least(section: str, config: object, least: float, *keys: str) -> None:
@@ -27,7 +32,23 @@ def check_at_least(section: str, config: object, least: float, *keys: str) -> No
     for key in keys:
         value = getattr(config, key)
         if value is not None and not (math.isfinite(value) and value >= least):
-            raise UserError(f"{section}.{key}={value}", f"must be at least {least:g}")
+            raise UserError(
+                f"{section}.{key}={value}",
+                f"must be at least {least:g}" if math.isfinite(value) else _FINITE,
+                _usual(config, key, f"give {least:g} or more"),
+            )
+
+
+def check_at_most(section: str, config: object, most: int, *keys: str) -> None:
+    """Refuse a number above `most`; null passes."""
+    for key in keys:
+        value = getattr(config, key)
+        if value is not None and value > most:
+            raise UserError(
+                f"{section}.{key}={shorten(value)}",
+                f"must be at most {most:,}",
+                _usual(config, key, "give a smaller one"),
+            )
 
 
 def check_above_zero(section: str, config: object, *keys: str) -> None:
@@ -35,7 +56,11 @@ def check_above_zero(section: str, config: object, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise UserError(f"{section}.{key}={value}", "must be above 0")
+            raise UserError(
+                f"{section}.{key}={value}",
+                "must be above 0" if math.isfinite(value) else _FINITE,
+                _usual(config, key, "give a larger one"),
+            )
 
 
 def check_fraction(section: str, config: object, *keys: str) -> None:
@@ -43,7 +68,23 @@ def check_fraction(section: str, config: object, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)
         if not 0 <= value < 1:
-            raise UserError(f"{section}.{key}={value}", "must be at least 0 and below 1")
+            raise UserError(
+                f"{section}.{key}={value}",
+                "must be at least 0 and below 1",
+                _usual(config, key, "give one such as 0.9"),
+            )
+
+
+def shorten(value: object) -> str:
+    """A value for a message, cut where it would fill the screen; a list or mapping only by its kind."""
+    if isinstance(value, dict | list | tuple | set):
+        return f"({type(value).__name__})"
+    try:
+        text = "null" if value is None else str(value)
+    # Python writes no whole number of more than 4,300 digits.
+    except ValueError:
+        return "(a number of thousands of digits)"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def divisors(number: int) -> str:
@@ -55,6 +96,12 @@ def nearest_multiples(number: int, stride: int) -> str:
     """The multiples of `stride` around a number, listed for a message."""
     below = number // stride * stride
     return " or ".join(str(multiple) for multiple in (below, below + stride) if multiple)
+
+
+def _usual(config: object, key: str, otherwise: str) -> str:
+    """The way out of a refused number: the default of its key, where it has one."""
+    default = getattr(type(config), key, None)
+    return otherwise if default is None else f"{default} is usual"
 
 
 def _choice_hint(value: str, allowed: tuple[str, ...]) -> str:

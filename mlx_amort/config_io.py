@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
 from mlx_amort.config import Config, SourceConfig
-from mlx_amort.config_checks import choices
+from mlx_amort.config_checks import choices, shorten
 from mlx_amort.errors import UserError, did_you_mean
 
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"
+BUILTIN = "builtin:"
 _RARE_LINE_ENDS = frozenset("\x85\u2028\u2029")
 _TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+
+_SECTIONS_HINT = "write it as `section:` with `key: value` lines below"
+LARGEST_YAML_BYTES = 2**24
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name != "preset")
 
@@ -93,12 +99,23 @@ def dump(config: Config) -> str:
 def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model",)) -> list[str]:
     """The keys in which two configurations differ, as "section.key: VALUE and VALUE"."""
     return [
-        f"{section}.{field.name}: {first} and {second}"
+        f"{section}.{field.name}: {_shown(first)} and {_shown(second)}"
         for section in sections
         for field in dataclasses.fields(getattr(one, section))
         if (first := getattr(getattr(one, section), field.name))
         != (second := getattr(getattr(other, section), field.name))
     ]
+
+
+def with_absolute_sources(config: Config) -> Config:
+    """The configuration with its corpora named so that they are found from any folder, without `..` or links."""
+    sources = tuple(
+        source
+        if source.path.startswith(BUILTIN)
+        else dataclasses.replace(source, path=str(Path(source.path).expanduser().resolve()))
+        for source in config.data.sources
+    )
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, sources=sources))
 
 
 def parse_source(text: str) -> SourceConfig:
@@ -114,16 +131,31 @@ def parse_source(text: str) -> SourceConfig:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping a YAML file holds. Raises: UserError when it cannot be read or holds something else."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        # Not a byte more: a device or a pipe may have no end.
+        with path.open("rb") as file:
+            text = file.read(LARGEST_YAML_BYTES + 1)
     except OSError as error:
         raise UserError(str(path), error.strerror or "cannot be read", "name a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(str(path), f"is not valid YAML ({' '.join(str(error).split())})") from error
+    if len(text) > LARGEST_YAML_BYTES:
+        why = f"is longer than the {LARGEST_YAML_BYTES:,} bytes that a configuration may have"
+        raise UserError(str(path), why, "name a YAML file of sections and keys")
+    content = _parse_yaml(text, str(path))
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UserError(str(path), "does not hold sections", "write it as `section:` with `key: value` below")
+        raise UserError(str(path), "does not hold sections", _SECTIONS_HINT)
     return content
+
+
+def _parse_yaml(text: str | bytes, what: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except RecursionError as error:
+        raise UserError(what, "is nested too deep", _SECTIONS_HINT) from error
+    # A ValueError comes from what only looks like a date or a number.
+    except (yaml.YAMLError, ValueError) as error:
+        why = shorten(" ".join(str(error).split()))
+        raise UserError(what, f"is not valid YAML ({why})", _SECTIONS_HINT) from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -162,7 +194,7 @@ def _preset_of(sections: dict[str, Any], where: str) -> str | None:
     sections.pop(_DERIVED, None)
     name = sections.pop("preset", None)
     if name is not None and not isinstance(name, str):
-        raise UserError(f"preset={name}{where}", "must be text or null")
+        raise UserError(f"preset={shorten(name)}{where}", "must be text or null", "write preset: demo")
     return name
 
 
@@ -186,6 +218,14 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, dict[str, str]]:
     return layer
 
 
+def _shown(value: Any) -> str:
+    """A value as its user would write it."""
+    if not isinstance(value, tuple):
+        return "null" if value is None else str(value)
+    is_mix = len({source.weight for source in value}) > 1
+    return " + ".join(f"{source.path}:{source.weight:g}" if is_mix else source.path for source in value)
+
+
 def _types(section: type) -> dict[str, Any]:
     return get_type_hints(section)
 
@@ -201,13 +241,17 @@ def _converted(content: Mapping[str, Any], where: str) -> Layer:
         declared = _types(_sections()[section])
         for key in values:
             if key not in declared:
-                known = [f"{section}.{name}" for name in declared]
-                raise UserError(
-                    f"{section}.{key}{where}", "no such key", did_you_mean(f"{section}.{key}", known)
-                )
+                raise UserError(f"{section}.{key}{where}", "no such key", _nearest_key(section, key))
         converted = {key: _convert(values[key], declared[key], f"{section}.{key}", where) for key in values}
         layer[section] = _with_one_length(converted) if section == "run" else converted
     return layer
+
+
+def _nearest_key(section: str, key: str) -> str:
+    """The hint for a key that its section does not have: the section that does, else what is spelt alike."""
+    homes = [f"{home}.{key}" for home, kind in _sections().items() if key in _types(kind)]
+    known = [f"{section}.{name}" for name in _types(_sections()[section])]
+    return f"did you mean '{homes[0]}'?" if homes else did_you_mean(f"{section}.{key}", known)
 
 
 def _merged(lower: Layer, upper: Layer) -> Layer:
@@ -243,15 +287,21 @@ def _convert(value: Any, declared: Any, key: str, where: str) -> Any:
     read = _read_str if choices(declared) else readers[declared]
     try:
         return read(value)
-    except (ValueError, OverflowError):
-        wanted = {
-            _read_bool: "on or off",
-            _read_int: "a whole number",
-            _read_float: "a number",
-            _read_str: "text",
-        }
-        shown = "null" if value is None else value
-        raise UserError(f"{key}={shown}{where}", f"must be {wanted[read]}") from None
+    except OverflowError as error:
+        raise UserError(f"{key}={shorten(value)}{where}", str(error), "give one nearer to 1") from None
+    except ValueError:
+        wanted, example = _WANTED[read.__name__]
+        raise UserError(f"{key}={shorten(value)}{where}", f"must be {wanted}", example) from None
+
+
+_LARGEST_EXPONENT = 300
+# Reader of a type -> what it takes, and an example.
+_WANTED = {
+    "_read_bool": ("on or off", "write true or false"),
+    "_read_int": ("a whole number", "write it as 8 or 1e3"),
+    "_read_float": ("a number", "write it as 0.1 or 3e-4"),
+    "_read_str": ("text", "write it in quotes"),
+}
 
 
 def _read_bool(value: Any) -> bool:
@@ -265,19 +315,39 @@ def _read_bool(value: Any) -> bool:
 def _read_int(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, str):
+        raise ValueError
     try:
-        return int(value) if isinstance(value, str) else int("")
+        return int(value)
     except ValueError:
-        number = _read_float(value)
-        if not number.is_integer():
-            raise
-        return int(number)
+        number = _decimal(value)
+    # Not by way of a float, in which 1e-400 is 0 and 1e400 is not finite.
+    if number.is_finite() and number.adjusted() > _LARGEST_EXPONENT:
+        raise OverflowError("is too large")
+    if not number.is_finite() or number != number.to_integral_value():
+        raise ValueError
+    return int(number)
 
 
 def _read_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise OverflowError("must be a finite number") from None
+    if isinstance(value, str) and (number == 0 or math.isinf(number)) and _decimal(value) != number:
+        raise OverflowError("is too close to 0" if number == 0 else "must be a finite number")
+    return number
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text.strip())
+    except InvalidOperation:
+        raise ValueError from None
 
 
 def _read_str(value: Any) -> str:
@@ -289,17 +359,24 @@ def _read_str(value: Any) -> str:
     raise ValueError
 
 
+_SOURCES_HINT = "write it as [a.txt:0.7, b.txt:0.3]"
+
+
+def _parse_sources(text: str, what: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UserError(what, "is not a list", _SOURCES_HINT) from None
+
+
 def _convert_sources(value: Any, key: str, where: str) -> tuple[SourceConfig, ...]:
     if isinstance(value, str):
-        try:
-            value = yaml.safe_load(value) if value.startswith("[") else [value]
-        except yaml.YAMLError:
-            raise UserError(
-                f"{key}={value}{where}", "is not a list", "write it as [a.txt:0.7, b.txt:0.3]"
-            ) from None
+        value = _parse_sources(value, f"{key}={shorten(value)}{where}") if value.startswith("[") else [value]
     if not isinstance(value, list | tuple):
         raise UserError(
-            f"{key}{where}", "must be a list of PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}"
+            f"{key}{where}",
+            "must be a list of PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}",
+            _SOURCES_HINT,
         )
     return tuple(_convert_source(entry, f"{key}[{index}]", where) for index, entry in enumerate(value))
 
@@ -308,7 +385,9 @@ def _convert_source(entry: Any, key: str, where: str) -> SourceConfig:
     if isinstance(entry, str):
         return parse_source(entry)
     if not isinstance(entry, Mapping) or "path" not in entry:
-        raise UserError(f"{key}{where}", "must be PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}")
+        raise UserError(
+            f"{key}{where}", "must be PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}", _SOURCES_HINT
+        )
     declared = _types(SourceConfig)
     for name in entry:
         if name not in declared:

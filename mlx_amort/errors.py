@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 
 
@@ -18,6 +20,37 @@ class UserError(Exception):
     def __str__(self) -> str:
         line = f"{self.what}: {self.why}"
         return f"{line}; {self.todo}" if self.todo else line
+
+
+# What the world does to a file, and no bug of ours: error number -> what to do.
+_ROOM, _RIGHTS = "make room there, or name another place", "get the permission, or name another place"
+_OF_THE_WORLD = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: _ROOM,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "name a place that can be written",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOTDIR: "a part of that path is a file, so name another",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ELOOP: "name the file itself instead of a link that leads in circles",
+    errno.EIO: "check the disk or the device",
+    errno.ENXIO: "check the disk or the device",
+    errno.ENODEV: "name a regular file",
+}
+
+
+def user_error_of(error: OSError) -> UserError | None:
+    """An error of the disk or of a named file as the user should see it; None for what may be a bug.
+
+    An error without a file's name comes from writing to something that is open, mostly standard output.
+    """
+    todo = _OF_THE_WORLD.get(error.errno or 0)
+    if todo is None:
+        return None
+    what = "output" if error.filename is None else os.fsdecode(error.filename)
+    return UserError(what, f"cannot be read or written ({error.strerror})", todo)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -67,7 +67,10 @@ def draw(logits: NDArray[np.float32], temperature: float, top_k: int, uniform: f
     kept = np.arange(len(wide))
     if 0 < top_k < len(wide):
         kept = np.sort(np.argsort(-wide, kind="stable")[:top_k])
-    cumulated = np.cumsum(np.exp((wide[kept] - wide.max()) / temperature))
+    # So cold that all but the largest are infinitely far below it: exp makes 0 of these.
+    with np.errstate(over="ignore"):
+        scaled = (wide[kept] - wide.max()) / temperature
+    cumulated = np.cumsum(np.exp(scaled))
     return int(kept[np.searchsorted(cumulated, uniform * cumulated[-1], side="right")])
 
 

@@ -102,15 +102,17 @@ def cost_curve(record: Record, path: Path) -> None:
     top = max(p["bytes_per_step"] / p["measured_s"] for p in points)
     ceiling = fit["ceiling_bytes_per_s"]
     if ceiling:
-        text, height = f"ceiling 1/c1 = {ceiling:,.0f} bytes/s", ceiling
+        text = f"ceiling 1/c1 = {ceiling:,.0f} bytes/s"
         # A ceiling far above all points would press them flat against the axis: it is then named, not drawn.
         if ceiling > 2.5 * top:
-            text, height = f"{text}, far above", top * 1.12
+            text = f"{text}, far above"
         else:
+            text = f"dashed: {text}"
             top = max(top, ceiling)
             rates.axhline(ceiling, color=_INK, linewidth=1.0, linestyle=(0, (5, 3)))
-        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        rates.annotate(text, (0.02, height), (0, 4), fontsize=9, color=_INK, **place)
+        # Curves rise to the ceiling from below, or fall to it where c0 is negative: the side far from them is free.
+        left, side = (0.98, "right") if min(fit["c0_s"].values()) < 0 else (0.02, "left")
+        rates.text(left, 0.98, text, fontsize=9, color=_INK, ha=side, va="top", transform=rates.transAxes)
     rates.set_ylim(0, top * 1.2)
     _label(rates, "What it buys", "bytes a step, T (log scale)", "rate (bytes/s)")
     figure.legend(

@@ -49,13 +49,15 @@ def format_size(amount: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people say it: 45 s, 3 min 20 s, 2 h 5 min."""
+    """A duration as people say it: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def counted(number: int, noun: str) -> str:

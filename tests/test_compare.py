@@ -43,7 +43,16 @@ def write_run(
     for number, found in enumerate(bits, start=1):
         for step in (2 * number - 1, 2 * number):
             seen = step * config.bytes_per_step
-            rows.append({"step": step, "bytes": seen, "loss_bits": 2.0, "step_s": step_s, "applied": True})
+            rows.append(
+                {
+                    "step": step,
+                    "bytes": seen,
+                    "loss_bits": 2.0,
+                    "step_s": step_s,
+                    "applied": True,
+                    "peak_bytes": 9,
+                }
+            )
         rows.append({"step": step, "bytes": seen, "val_bits": found, "val_bytes": val_bytes, "whole": False})
     RunFolder(folder).metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
@@ -207,3 +216,54 @@ def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+def append_rows(folder: Path, *rows: dict[str, object]) -> Path:
+    with RunFolder(folder).metrics.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def validation(step: int, seen: int, bits: float, val_bytes: int, whole: bool) -> dict[str, object]:
+    return {"step": step, "bytes": seen, "val_bits": bits, "val_bytes": val_bytes, "whole": whole}
+
+
+def test_validations_of_more_text_are_no_part_of_the_curve(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "t")
+    end = 4 * config.bytes_per_step
+    ended, stopped = (write_run(tmp_path / name, config, [3.0, 2.0]) for name in ("ended", "stopped"))
+    append_rows(ended, validation(4, end, 2.5, 9000, True))
+    curves = compare([read_curve(ended), read_curve(stopped)]).curves
+    assert curves[0].val_bits == curves[1].val_bits == (3.0, 2.0)
+    assert curves[0].at("bytes", 0.75 * end) == curves[1].at("bytes", 0.75 * end) == 2.5
+    printed = CliRunner().invoke(command, [str(ended), str(stopped)]).output
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert f"ended {end} 2.5000 9,000 (all)" in lines and f"stopped {end} 2.0000 500" in lines
+    record = json.loads(CliRunner().invoke(command, [str(ended), str(stopped), "--json"]).output)
+    assert record["runs"][0]["end"] == {"bytes": end, "val_bits": 2.5, "val_bytes": 9000, "whole": True}
+
+
+def test_runs_are_compared_over_the_text_that_both_validated(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "t")
+    end = 4 * config.bytes_per_step
+    often = append_rows(
+        write_run(tmp_path / "often", config, [3.0, 2.0]), validation(4, end, 2.5, 9000, True)
+    )
+    once = append_rows(write_run(tmp_path / "once", config, []), validation(4, end, 2.75, 9000, True))
+    compared = compare([read_curve(often), read_curve(once)])
+    assert [(place.at, place.val_bits) for place in compared.at_bytes] == [(end, (2.5, 2.75))]
+    assert not [warning for warning in compared.warnings if "more and less text" in warning]
+
+
+def test_other_corpora_are_said_first_and_have_no_difference(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "sub" / ".." / "one.txt", eval_every=2)
+    other = tiny_config(tmp_path / "two.txt", eval_every=5, save_every=3)
+    first = write_run(tmp_path / "first", config, [3.0, 2.0])
+    second = write_run(tmp_path / "second", other, [3.0, 1.0], fingerprint="g")
+    printed = CliRunner().invoke(command, [str(first), str(second)]).output
+    assert printed.startswith("warning: ") and "validated on other corpora" in printed.splitlines()[0]
+    assert "difference" not in printed and "times fewer" not in printed
+    assert f"  data.sources: {tmp_path / 'one.txt'} and {tmp_path / 'two.txt'}\n" in printed
+    assert "figures: run.eval_every: 2 and 5; run.save_every: null and 3\n" in printed
+    record = json.loads(CliRunner().invoke(command, [str(first), str(second), "--json"]).output)
+    assert {relative for place in record["at_bytes"] for relative in place["relative"][1:]} == {None}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlx_amort.config import (
+    LARGEST_AXIS,
+    LARGEST_LAYERS,
+    LARGEST_WIDTH,
     Config,
     DataConfig,
     ModelConfig,
@@ -29,6 +33,7 @@ from mlx_amort.config_io import (
     from_dict,
     load,
     parse_source,
+    preset_names,
     resolve,
     to_dict,
 )
@@ -47,14 +52,14 @@ def configs(draw: st.DrawFn) -> Config:
     heads, stride = draw(st.integers(1, 8)), draw(st.integers(1, 8))
     base_lr = draw(st.floats(1e-9, 10))
     steps = draw(st.none() | positive)
-    path = st.text(min_size=1)
+    path = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
     return Config(
         preset=draw(st.none() | st.text(min_size=1)),
         model=ModelConfig(
             trunk=one(model["trunk"]),
-            layers=draw(positive),
+            layers=draw(st.integers(1, LARGEST_LAYERS)),
             hidden=heads * draw(st.integers(1, 64)),
-            ffn=draw(positive),
+            ffn=draw(st.integers(1, LARGEST_WIDTH)),
             heads=heads,
             seq=stride * draw(st.integers(1, 64)),
             patch_stride=stride,
@@ -62,7 +67,7 @@ def configs(draw: st.DrawFn) -> Config:
             scale_residual_init=draw(st.booleans()),
         ),
         step=StepConfig(
-            batch=draw(positive),
+            batch=draw(st.integers(1, LARGEST_AXIS)),
             precision=one(get_type_hints(StepConfig)["precision"]),
             activation_checkpointing=draw(st.booleans()),
         ),
@@ -85,6 +90,7 @@ def every_key() -> list[str]:
     ]
 
 
+@settings(deadline=None)
 @given(configs())
 @example(Config(run=RunConfig(sample_prompt="a\x85b\u2028")))
 def test_dump_then_load_is_the_identity(config: Config) -> None:
@@ -178,7 +184,7 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("step.batch=null", "step.batch=null: must be a whole number"),
         ("step.batch=inf", "step.batch=inf: must be a whole number"),
         ("schedule.base_lr=fast", "schedule.base_lr=fast: must be a number"),
-        ("schedule.base_lr=nan", "schedule.base_lr=nan: must be above 0"),
+        ("schedule.base_lr=nan", "schedule.base_lr=nan: must be a finite number; 0.0003 is usual"),
         ("step.activation_checkpointing=perhaps", "must be on or off"),
         ("step.batch=0", "step.batch=0: must be at least 1"),
         ("optimizer.beta1=1", "must be at least 0 and below 1"),
@@ -199,6 +205,19 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("run.seed=18446744073709551616", "must be below 2^64"),
         ("run.sample_prompt=a\udcff", "run.sample_prompt: is not text in UTF-8"),
         ("run.sample_temperature=-1", "must be at least 0"),
+        ("schedule.base_lr=inf", "schedule.base_lr=inf: must be a finite number; "),
+        ("schedule.base_lr=1e400", "schedule.base_lr=1e400: must be a finite number; "),
+        ("schedule.base_lr=1e-400", "schedule.base_lr=1e-400: is too close to 0; "),
+        ("step.batch=1e-400", "step.batch=1e-400: must be a whole number; "),
+        ("run.seed=1e-400", "run.seed=1e-400: must be a whole number; "),
+        ("step.batch=1e400", "step.batch=1e400: is too large; "),
+        ("step.accum=2147483648", "must be at most 2,147,483,647; 1 is usual"),
+        ("run.steps=1e16", "must be at most 9,007,199,254,740,992; "),
+        ("model.layers=1000000000", "must be at most 10,000; 8 is usual"),
+        ("model.hidden=1e10", "must be at most 1,048,576; "),
+        ("model.seq=1e10", "must be at most 16,777,216; "),
+        ("data.sources=[a:1e308]", "must be above 0 and at most 1,000,000; "),
+        ("data.sources=" + "[" * 5000, "is not a list; write it as [a.txt:0.7, b.txt:0.3]"),
         ("modle.seq=8", "'modle': no such section; did you mean 'model'?"),
         ("layers=4", "names no section; did you mean 'model.layers'?"),
         ("step.batch", "has no '='"),
@@ -290,6 +309,13 @@ def test_a_run_needs_a_length_of_at_least_one_step() -> None:
         _ = Config(run=RunConfig(bytes=10)).total_steps
 
 
+def test_a_key_of_another_section_is_named_with_it() -> None:
+    with pytest.raises(
+        UserError, match=r"step\.patch_stride: no such key; did you mean 'model\.patch_stride'\?"
+    ):
+        resolve("demo", overrides=["step.patch_stride=7"])
+
+
 def test_differing_keys_are_named() -> None:
     one, other = resolve("demo"), resolve("demo", overrides=["model.layers=5", "run.seed=3"])
     assert differing_keys(one, other) == [f"model.layers: {one.model.layers} and 5"]
@@ -302,3 +328,30 @@ def test_user_error_is_one_line() -> None:
     assert str(UserError("what", "why", "what to do")) == "what: why; what to do"
     assert did_you_mean("MOUN", ["muon", "adamw"]) == "did you mean 'muon'?"
     assert did_you_mean("zzz", ["muon", "adamw"]) == "choose one of muon, adamw"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 5000, "is nested too deep; write it as"),
+        ("run: {steps: 2024-13-45}", "is not valid YAML (month must be in 1..12); write it as"),
+        (
+            "model: {layers: [1, [2, 3]]}",
+            "model.layers=(list) in FILE: must be a whole number; write it as 8",
+        ),
+        ("preset: [a]", "preset=(list) in FILE: must be text or null; write preset: demo"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError) as refusal:
+        resolve(file=path)
+    assert said in str(refusal.value).replace(str(path), "FILE")
+
+
+def test_parameters_are_counted_without_listing_them() -> None:
+    for name in preset_names():
+        for trunk in choices(get_type_hints(ModelConfig)["trunk"]):
+            model = resolve(name, overrides=[f"model.trunk={trunk}"]).model
+            assert model.parameters == sum(math.prod(shape) for shape in model.parameter_shapes().values())

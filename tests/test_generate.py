@@ -86,6 +86,7 @@ def test_equal_logits_and_the_ends_of_the_unit_interval() -> None:
     assert draw(flat, 0.0, 0, 0.9) == 0
     assert {draw(flat, 1.0, 2, u) for u in np.linspace(0, 0.999, 50)} == {0, 1}
     assert draw(np.array([0.0, 500.0], np.float32), 1e-3, 0, 0.999) == 1
+    assert draw(np.array([0.0, 500.0, 499.0], np.float32), 1e-320, 0, 0.999) == 1
 
 
 def test_logits_that_are_no_numbers_are_refused(weights: Weights) -> None:
@@ -142,6 +143,14 @@ def test_the_verb_writes_the_bytes_and_nothing_else(
     captured = capfdbinary.readouterr()
     expected = bytes(sample(MODEL, MODEL.init_weights(0), "Aé, ".encode(), 30, 1.0, 50, 3))
     assert (ending.value.code, captured.out, captured.err) == (0, expected, b"")
+
+
+def test_amounts_are_written_as_for_train(
+    capfdbinary: pytest.CaptureFixture[bytes], run_folder: Path
+) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(["generate", str(run_folder), "--bytes", "1e1"])
+    assert (ending.value.code, len(capfdbinary.readouterr().out)) == (0, 10)
 
 
 def test_a_reader_that_leaves_ends_it_quietly(run_folder: Path) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.reference.make_golden import main as make_golden
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "check_golden.py"
 OWN = ROOT / "tests" / "golden"
@@ -107,6 +109,27 @@ def test_a_gradient_that_is_zero_is_compared_on_the_scale_of_the_others(check_go
         (lambda arrays: arrays.update(trunk=np.array("hybird")), "hybird"),
         (lambda arrays: arrays.update(tokens=arrays["tokens"][:, :-1]), "tokens has shape"),
         (lambda arrays: arrays.update(config=arrays["config"][:5]), "config is not the seven sizes"),
+        (lambda arrays: arrays.update(config=arrays["config"] + 0.5), "not a whole number"),
+        (lambda arrays: arrays.update(config=arrays["config"] * np.nan), "not a whole number"),
+        (lambda arrays: arrays.update(config=arrays["config"] * 10**12), "not a whole number from 1"),
+        (lambda arrays: arrays.update(config=arrays["config"] * 0), "not a whole number from 1"),
+        (lambda arrays: arrays.update(config=arrays["config"] + 0j), "config holds complex128"),
+        (lambda arrays: arrays.update(config=arrays["config"].astype(str)), "config holds <U"),
+        (lambda arrays: arrays.update(trunk=np.array(3)), "trunk is not one word"),
+        (lambda arrays: arrays.update(trunk=np.array("a\nb")), "trunk is not one word"),
+        (lambda arrays: arrays.update(boundary_rule=np.array(["every"])), "boundary_rule is not one word"),
+        (lambda arrays: arrays.update(patch_stride=np.array(4.0)), "patch_stride holds float64"),
+        (lambda arrays: arrays.update(patch_stride=np.array([4])), "patch_stride has shape"),
+        (lambda arrays: arrays.update(patch_stride=np.array(0)), "patch_stride=0"),
+        (lambda arrays: arrays.update(tokens=arrays["tokens"].astype(np.int64) - 300), "reach from"),
+        (lambda arrays: arrays.update(tokens=arrays["tokens"].astype(np.int64) + 300), "reach from"),
+        (lambda arrays: arrays.update(tokens=arrays["tokens"] * 1.0), "tokens holds float64"),
+        (lambda arrays: arrays.update({"param/tok": arrays["param/tok"] + 0j}), "param/tok holds complex"),
+        (lambda arrays: arrays.update({"param/tok": np.array(1.0)}), "param/tok has shape"),
+        (lambda arrays: arrays.update({"param/pos": arrays["param/pos"].astype(int)}), "param/pos holds int"),
+        (lambda arrays: arrays.update({"grad/pos": arrays["grad/pos"].astype(str)}), "grad/pos holds <U"),
+        (lambda arrays: arrays.update(loss_nats=np.array("big")), "loss_nats holds <U"),
+        (lambda arrays: arrays.update(loss_nats=np.ones(2)), "loss_nats has shape"),
     ],
 )
 def test_an_incomplete_case_is_one_line_and_exit_2(
@@ -132,6 +155,40 @@ def test_a_file_that_is_no_case_is_one_line_and_exit_2(
     assert check_golden.main([str(path)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {path}: ") and captured.err.count("\n") == 1
+
+
+def test_a_damaged_archive_is_one_line_and_exit_2(
+    check_golden: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (OWN / "dense.npz").read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        spoilt = bytearray(whole)
+        for place in generator.integers(0, len(whole), 40):
+            spoilt[place] ^= int(generator.integers(1, 256))
+        (tmp_path / "case.npz").write_bytes(spoilt)
+        assert check_golden.main([str(tmp_path / "case.npz")]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--heads", "3"], "error: --heads 3: does not divide --hidden 16; "),
+        (["--batch", "0"], "error: --batch 0: must be at least 1; "),
+        (["--seq", "18"], "error: --seq 18: is not divisible by --patch-stride 4; "),
+        (["--trunk", "hybird"], "error: --trunk hybird: no such trunk; "),
+        (["--patch-stride", "1", "--text", "exact"], "error: --text exact: needs two bytes a slot; "),
+        (["--seed", "-1"], "error: --seed -1: must be at least 0; "),
+    ],
+)
+def test_making_a_case_of_no_model_is_refused(
+    tmp_path: Path, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make_golden([str(tmp_path / "case.npz"), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(complaint) and told.count("\n") == 1
+    assert not (tmp_path / "case.npz").exists()
 
 
 def test_command_line() -> None:

@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Lower rooms first; a module imports its own room and those below it.
 ROOMS = (
     ("errors", "backend"),
-    ("wording", "files"),
+    ("wording", "files", "streams"),
     ("config_checks", "config", "config_io"),
     ("ops",),
     ("model", "optim", "data", "plots"),

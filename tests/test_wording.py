@@ -50,3 +50,11 @@ def test_shares_have_a_sign_and_no_negative_zero() -> None:
 
 def test_printed_text_cannot_drive_the_terminal() -> None:
     assert printable_lines("a\x1b[2Jb\nc\r") == ["a\ufffd[2Jb", "c\ufffd"]
+
+
+def test_long_durations_are_days() -> None:
+    assert [format_duration(3600 * hours) for hours in (3 + 1 / 3, 47.9, 76)] == [
+        "3 h 20 min",
+        "47 h 54 min",
+        "3 d 4 h",
+    ]

@@ -16,7 +16,10 @@ Exit status: 0 all pass, 1 an error exceeds 1e-3 or is not a number, 2 a file ca
 from __future__ import annotations
 
 import argparse
+import lzma
+import struct
 import sys
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -36,6 +39,25 @@ from mlx_amort.errors import UserError
 
 TOLERANCE = 1e-3
 NEGLIGIBLE_SHARE = 1e-6
+LARGEST_SIZE = 2**20
+LARGEST_CASE_BYTES = 2**34
+# What numpy and zipfile raise for an archive that is cut, damaged, encrypted or made up.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    tokenize.TokenError,
+)
+_MAKE = "write cases as `python -m tests.reference.make_golden` does"
 CONFIG_KEYS = ("hidden", "layers", "ffn", "heads", "seq", "batch", "chunks")
 
 Array = NDArray[Any]
@@ -54,28 +76,30 @@ class Case:
 
 
 def read_case(path: Path) -> Case:
-    """Raises UserError when the file is missing, damaged or not a golden case."""
+    """Raises UserError when the file is missing, damaged or not a golden case; nothing is built before."""
     arrays = _read_arrays(path)
     missing = [key for key in ("config", "trunk", "tokens", "loss_nats", "logits") if key not in arrays]
+    if "param/tok" not in arrays:
+        missing.append("param/tok")
     if missing:
-        raise UserError(str(path), f"not a golden case: it lacks {', '.join(missing)}")
-    if arrays["config"].shape != (len(CONFIG_KEYS),):
-        raise UserError(str(path), f"config is not the seven sizes {', '.join(CONFIG_KEYS)}")
-    sizes = dict(zip(CONFIG_KEYS, (int(size) for size in arrays["config"]), strict=True))
+        raise UserError(str(path), f"not a golden case: it lacks {', '.join(missing)}", _MAKE)
+    _check_kinds(path, arrays)
+    sizes = _read_sizes(path, arrays["config"])
     parameters = {key[len("param/") :]: value for key, value in arrays.items() if key.startswith("param/")}
-    if "tok" not in parameters:
-        raise UserError(str(path), "not a golden case: it lacks param/tok")
-    config = ModelConfig(
-        trunk=str(arrays["trunk"]),  # type: ignore[arg-type]
-        vocabulary=len(parameters["tok"]),
-        patch_stride=int(arrays.get("patch_stride", 4)),
-        boundary_rule=str(arrays.get("boundary_rule", "every")),  # type: ignore[arg-type]
-        layers=sizes["layers"],
-        hidden=sizes["hidden"],
-        ffn=sizes["ffn"],
-        heads=sizes["heads"],
-        seq=sizes["seq"],
-    )
+    try:
+        config = ModelConfig(
+            trunk=_read_text(path, arrays, "trunk", ""),  # type: ignore[arg-type]
+            vocabulary=len(parameters["tok"]),
+            patch_stride=int(arrays.get("patch_stride", 4)),
+            boundary_rule=_read_text(path, arrays, "boundary_rule", "every"),  # type: ignore[arg-type]
+            layers=sizes["layers"],
+            hidden=sizes["hidden"],
+            ffn=sizes["ffn"],
+            heads=sizes["heads"],
+            seq=sizes["seq"],
+        )
+    except UserError as error:
+        raise UserError(str(path), f"{error.what} {error.why}", error.todo) from error
     kept = ("loss_nats", "logits", "state/S", "state/conv")
     case = Case(
         config=config,
@@ -86,6 +110,9 @@ def read_case(path: Path) -> Case:
         reference={key: value for key, value in arrays.items() if key in kept or key.startswith("grad/")},
     )
     _check_shapes(path, case)
+    if case.tokens.min() < 0 or case.tokens.max() >= config.vocabulary:
+        why = f"tokens reach from {case.tokens.min()} to {case.tokens.max()}"
+        raise UserError(str(path), why, f"keep them between 0 and {config.vocabulary - 1}")
     return case
 
 
@@ -96,8 +123,10 @@ def compute(case: Case) -> dict[str, Array]:
     from mlx_amort.model.byte_lm import ByteLM
 
     model = ByteLM(case.config, precision="fp32")
-    weights = {name: mx.array(value.astype(np.float32)) for name, value in case.parameters.items()}
-    tokens = mx.array(case.tokens)
+    # Too large for float32 is infinite there, and fails.
+    with np.errstate(over="ignore"):
+        weights = {name: mx.array(value.astype(np.float32)) for name, value in case.parameters.items()}
+    tokens = mx.array(case.tokens.astype(np.int32))
 
     state = model.zero_state(case.batch)
     logits = []
@@ -143,7 +172,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             status = 2
             continue
-        errors = measure_errors(compute(case), case.reference)
+        # What overflows or is no number fails below; numpy need not say so too.
+        with np.errstate(all="ignore"):
+            errors = measure_errors(compute(case), case.reference)
         for key, error_ratio in errors.items():
             print(f"  {key:<24} {error_ratio:9.2e}{'' if error_ratio <= TOLERANCE else '  exceeds'}")
         # not `max`: a NaN must fail
@@ -158,15 +189,64 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 def _read_arrays(path: Path) -> dict[str, Array]:
     try:
+        # Opening a pipe would wait for its writer for ever.
+        if path.exists() and not path.is_file():
+            raise UserError(str(path), "is no regular file", _MAKE)
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UserError(str(path), "holds a single array, not an .npz archive")
-            return {key: archive[key] for key in archive.files}
+                raise UserError(str(path), "holds a single array, not an .npz archive", _MAKE)
+            assert archive.zip is not None
+            unpacked_bytes = sum(member.file_size for member in archive.zip.infolist())
+            if unpacked_bytes > LARGEST_CASE_BYTES:
+                why = f"unpacks to {unpacked_bytes:,} bytes, of which {LARGEST_CASE_BYTES:,} are allowed"
+                raise UserError(str(path), why, "make a smaller case")
+            arrays = {key: archive[key] for key in archive.files}
     except OSError as error:
-        raise UserError(str(path), error.strerror or "cannot be read") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(str(path), "not a readable .npz archive") from error
+        raise UserError(str(path), error.strerror or "cannot be read", "name a golden file") from error
+    except _UNREADABLE as error:
+        raise UserError(str(path), "not a readable .npz archive", _MAKE) from error
+    # A member that is no array comes as bytes.
+    return {key: np.asarray(value) for key, value in arrays.items()}
+
+
+def _check_kinds(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Refuse an array that does not hold the kind of numbers, or text, that its key stands for."""
+    for key, array in arrays.items():
+        if key.startswith(("param/", "grad/", "state/")) or key == "logits":
+            kinds, wanted = "f", "real floating-point numbers"
+        elif key in ("config", "loss_nats"):
+            kinds, wanted = "iuf", "real numbers"
+        elif key in ("tokens", "patch_stride"):
+            kinds, wanted = "iu", "whole numbers"
+        else:
+            continue
+        if array.dtype.kind not in kinds:
+            raise UserError(str(path), f"{key} holds {array.dtype}, not {wanted}", _MAKE)
+    for key in ("loss_nats", "patch_stride"):
+        if key in arrays and arrays[key].shape != ():
+            raise UserError(str(path), f"{key} has shape {arrays[key].shape}, not that of one number", _MAKE)
+    if arrays["param/tok"].ndim != 2:
+        raise UserError(str(path), f"param/tok has shape {arrays['param/tok'].shape}, not a matrix's", _MAKE)
+
+
+def _read_sizes(path: Path, sizes: Array) -> dict[str, int]:
+    names = ", ".join(CONFIG_KEYS)
+    if sizes.shape != (len(CONFIG_KEYS),):
+        raise UserError(str(path), f"config is not the seven sizes {names}", _MAKE)
+    for key, size in zip(CONFIG_KEYS, sizes.tolist(), strict=True):
+        # NaN is refused by the comparison.
+        if not 1 <= size <= LARGEST_SIZE or size != int(size):
+            why = f"config says {key}={size:g}, not a whole number from 1 to {LARGEST_SIZE:,}"
+            raise UserError(str(path), why, _MAKE)
+    return {key: int(size) for key, size in zip(CONFIG_KEYS, sizes.tolist(), strict=True)}
+
+
+def _read_text(path: Path, arrays: Mapping[str, Array], key: str, default: str) -> str:
+    array = arrays.get(key, np.array(default))
+    if array.dtype.kind != "U" or array.shape != () or not str(array).isprintable():
+        raise UserError(str(path), f"{key} is not one word of text", _MAKE)
+    return str(array)
 
 
 def _check_shapes(path: Path, case: Case) -> None:
@@ -185,7 +265,8 @@ def _check_shapes(path: Path, case: Case) -> None:
         if expected.get(key) != found.get(key):
             has = f"has shape {found[key]}" if key in found else "is missing"
             wants = f"has shape {expected[key]}" if key in expected else "has none"
-            raise UserError(str(path), f"{key} {has} where the {config.trunk} trunk of this config {wants}")
+            why = f"{key} {has} where the {config.trunk} trunk of this config {wants}"
+            raise UserError(str(path), why, _MAKE)
 
 
 def _rms(values: Array) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from mlx_amort import __version__
 from mlx_amort.backend import load_blas
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, did_you_mean, user_error_of
+from mlx_amort.streams import make_standard_streams_safe, silence, write
 
 
 class Verb(NamedTuple):
@@ -36,8 +38,20 @@ VERBS = {
 }
 
 
+class ReaderHasGone(Exception):
+    """Who read the output (head, less) has closed it; click would make exit 1 of it."""
+
+
 class LazyVerbs(click.Group):
     """A group that imports a verb's module when the verb is used, not when it is listed."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        with _closed_pipe_told():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipe_told():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -55,7 +69,10 @@ class LazyVerbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in VERBS and not args[0].startswith("-"):
             raise UserError(f"mlx-amort {args[0]}", "no such verb", did_you_mean(args[0], VERBS))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _check_given_once(command, click.Context(command, info_name=name, parent=ctx), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -77,26 +94,76 @@ def program(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command; exit 0, what the verb returned, 2 for a user's mistake, or 1 (traceback) for a bug."""
-    load_blas()
+    """Run the command; exit 0, what the verb returned, 2 for a user's mistake, or 1 (traceback) for a bug.
+
+    141 when who read the output has gone, as a shell reports for a program that SIGPIPE ended.
+    """
     try:
+        # Until here Ctrl-C ended the program on the spot (`__main__`); verbs end in good order.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        make_standard_streams_safe()
+        load_blas()
         result = program.main(args=arguments, prog_name="mlx-amort", standalone_mode=False)
+        with _closed_pipe_told():
+            sys.stdout.flush()
     except UserError as error:
         _refuse(str(error))
     except click.ClickException as error:
         _refuse(_one_line(error))
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; writing what is still buffered must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderHasGone:
+        silence(sys.stdout)
+        silence(sys.stderr)
         sys.exit(141)
+    except OSError as error:
+        told = user_error_of(error)
+        if told is None:
+            raise
+        _silence_if_full(error)
+        _refuse(str(told))
     sys.exit(result if isinstance(result, int) else 0)
 
 
+def _silence_if_full(error: OSError) -> None:
+    """After a write that failed without naming a file, what standard output still holds would fail again."""
+    if error.filename is None:
+        silence(sys.stdout)
+
+
+@contextmanager
+def _closed_pipe_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderHasGone from error
+
+
 def _refuse(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    write(sys.stderr, f"error: {message}\n")
     sys.exit(2)
+
+
+def _check_given_once(command: click.Command, context: click.Context, arguments: list[str]) -> None:
+    """Refuse an option that is given twice where the last would silently win, and an empty value.
+
+    What click itself refuses is left to it. Raises: UserError.
+    """
+    try:
+        values, _, order = command.make_parser(context).parse_args(list(arguments))
+    except click.UsageError:
+        return
+    for parameter in dict.fromkeys(order):
+        if not isinstance(parameter, click.Option):
+            continue
+        name, value = max(parameter.opts, key=len), values.get(parameter.name or "")
+        is_harmless = parameter.multiple or (parameter.is_flag and not parameter.secondary_opts)
+        if order.count(parameter) > 1 and not is_harmless:
+            raise UserError(name, "given twice", "give it once")
+        # An option that is empty without being given, such as a prompt, may be given empty.
+        if "" in (value if isinstance(value, list) else [value]) and parameter.default != "":
+            raise UserError(name, "its value is empty", "give one, or leave the option out")
 
 
 def _one_line(error: click.ClickException) -> str:

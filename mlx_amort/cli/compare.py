@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from mlx_amort.cli.tables import align
-from mlx_amort.compare import Comparison, Curve, Place, compare, read_curve
+from mlx_amort.compare import BOOKKEEPING, Comparison, Curve, Place, compare, read_curve
 from mlx_amort.errors import UserError
-from mlx_amort.wording import format_duration, parse_size, percent
+from mlx_amort.wording import counted, format_duration, parse_size, percent
 
 NOT_THERE = "-"
+_BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
 
 
 @click.command()
@@ -52,30 +53,38 @@ def describe(comparison: Comparison) -> Iterator[str]:
     """The comparison as the terminal shows it."""
     curves, unit = comparison.curves, comparison.curves[0].unit
     labels = labels_of(curves)
+    if comparison.corpus_warnings:
+        yield from (f"warning: {warning}" for warning in comparison.corpus_warnings)
+        yield ""
     for label, curve in zip(labels, curves, strict=True):
         yield f"{label}: {_extent(curve)}"
     yield f"\nbits per {unit} at equal {unit}s seen"
     if comparison.at_bytes:
-        yield _table(f"{unit}s", labels, comparison.at_bytes, lambda at: f"{at:,.0f}")
+        yield _table(comparison, f"{unit}s", comparison.at_bytes, lambda at: f"{at:,.0f}")
     else:
         yield f"  not compared: the runs have no {unit}s in common where all were validated"
     if any(bits is None for place in comparison.at_bytes for bits in place.val_bits):
         yield f"{NOT_THERE}: outside what this run was validated at; nothing is extrapolated"
     yield f"\nbits per {unit} at equal seconds of training"
     if comparison.at_seconds:
-        yield _table("time", labels, comparison.at_seconds, _duration)
+        yield _table(comparison, "time", comparison.at_seconds, _duration)
     elif any(curve.seconds is None for curve in curves):
         yield "  not compared: a CSV does not tell them"
     else:
         yield "  not compared: the runs have no time in common where all were validated"
-    yield from _quality(comparison, labels)
+    if all(comparison.is_comparable):
+        yield from _quality(comparison, labels)
+    yield from _ends(comparison, labels)
     for label, curve in list(zip(labels, curves, strict=True))[1:]:
         if keys := comparison.differences[curve.name]:
             yield f"\n{label} differs from {labels[0]} (first, then its own)"
-            yield from (f"  {key}" for key in keys)
-    if comparison.warnings:
+            beside = [key for key in keys if key.partition(":")[0] in _BOOKKEEPING]
+            yield from (f"  {key}" for key in keys if key not in beside)
+            if beside:
+                yield f"  without effect on the figures: {'; '.join(beside)}"
+    if further := comparison.warnings[len(comparison.corpus_warnings) :]:
         yield ""
-        yield from (f"warning: {warning}" for warning in comparison.warnings)
+        yield from (f"warning: {warning}" for warning in further)
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
@@ -87,21 +96,32 @@ def labels_of(curves: Sequence[Curve]) -> list[str]:
 def _extent(curve: Curve) -> str:
     size = "" if curve.config is None else f"{curve.config.model.parameters:,} parameters, "
     took = "" if curve.seconds is None else f" in {_duration(curve.seconds[-1])}"
-    return (
-        f"{size}{len(curve.bytes)} validations from {curve.bytes[0]:,.0f} to {curve.bytes[-1]:,.0f} "
-        f"{curve.unit}s{took}"
-    )
+    text = ""
+    if curve.text is not None:
+        text = f" over {'all ' if curve.text[1] else 'the same '}{curve.text[0]:,} held-out {curve.unit}s"
+    span = f"at {curve.bytes[0]:,.0f}"
+    if len(curve.bytes) > 1:
+        span = f"from {curve.bytes[0]:,.0f} to {curve.bytes[-1]:,.0f}"
+    return f"{size}{counted(len(curve.bytes), 'validation')}{text}, {span} {curve.unit}s seen{took}"
 
 
-def _table(heading: str, labels: list[str], places: Sequence[Place], write: Callable[[float], str]) -> str:
+def _table(
+    comparison: Comparison, heading: str, places: Sequence[Place], write: Callable[[float], str]
+) -> str:
+    labels, has_difference = labels_of(comparison.curves), comparison.is_comparable[1:]
+    columns = [heading, labels[0]]
+    for label, is_shown in zip(labels[1:], has_difference, strict=True):
+        columns += [label, "difference"] if is_shown else [label]
     rows = []
     for place in places:
         cells = [write(place.at), _bits(place.val_bits[0])]
-        for bits, relative in zip(place.val_bits[1:], place.relative[1:], strict=True):
-            cells += [_bits(bits), NOT_THERE if relative is None else percent(relative)]
+        for bits, relative, is_shown in zip(
+            place.val_bits[1:], place.relative[1:], has_difference, strict=True
+        ):
+            difference = NOT_THERE if relative is None else percent(relative)
+            cells += [_bits(bits), difference] if is_shown else [_bits(bits)]
         rows.append(cells)
-    columns = [labels[0], *(text for label in labels[1:] for text in (label, "difference"))]
-    return align([heading, *columns], rows, text_columns=())
+    return align(columns, rows, text_columns=())
 
 
 def _duration(seconds: float) -> str:
@@ -128,6 +148,18 @@ def _quality(comparison: Comparison, labels: list[str]) -> Iterator[str]:
             ]
         )
     yield align(["run", f"{unit}s", "time", "times fewer"], rows)
+
+
+def _ends(comparison: Comparison, labels: list[str]) -> Iterator[str]:
+    """Figures over more text, which the curves above leave out."""
+    if not comparison.ends:
+        return
+    unit, rows = comparison.curves[0].unit, []
+    for label, end in zip(labels, comparison.ends, strict=True):
+        over = NOT_THERE if end.text is None else f"{end.text[0]:,}{' (all)' if end.text[1] else ''}"
+        rows.append([label, f"{end.bytes[-1]:,.0f}", _bits(end.val_bits[-1]), over])
+    yield "\nat the end of each run, over as much text as it then read (not part of its curve above)"
+    yield align(["run", f"{unit}s", f"bits per {unit}", f"held-out {unit}s"], rows)
 
 
 def _draw(comparison: Comparison, out: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from mlx_amort.cli.tables import align
-from mlx_amort.profiler.fit import Fit, fit_rows
-from mlx_amort.profiler.rows import read_record, rows_from_records
+from mlx_amort.files import make_folder
+from mlx_amort.profiler.fit import Fit, fit_record
+from mlx_amort.profiler.rows import read_record
 from mlx_amort.wording import percent
 
 
@@ -23,11 +24,12 @@ def command(file: Path, as_json: bool, out: Path | None) -> None:
     FILE is a profile.json, a folder with one, or a CSV with columns batch, chunks, seq, optimizer, step_ms.
     """
     record = read_record(file)
-    fit = fit_rows(rows_from_records(record["rows"], str(file)))
+    fit = fit_record(record, str(file))
     if out is not None:
         # Drawing loads matplotlib, which a fit alone never needs.
         from mlx_amort.profiler.report import write_report
 
+        make_folder(out, f"--out {out}")
         write_report({**record, "fit": fit.to_record()}, out)
     click.echo(json.dumps(fit.to_record(), indent=2) if as_json else describe_fit(fit))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from mlx_amort.config import RunConfig
+from mlx_amort.wording import parse_size
 
 
 @click.command()
@@ -17,11 +18,10 @@ from mlx_amort.config import RunConfig
 @click.option(
     "--bytes",
     "count",
-    type=int,
-    default=RunConfig.sample_bytes,
+    default=str(RunConfig.sample_bytes),
     show_default=True,
     metavar="N",
-    help="How many bytes to write.",
+    help="How many bytes to write, such as 500 or 1e3.",
 )
 @click.option(
     "--temperature",
@@ -34,7 +34,7 @@ from mlx_amort.config import RunConfig
     "--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0 from all."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same bytes.")
-def command(run: Path, prompt: str, count: int, temperature: float, top_k: int, seed: int) -> None:
+def command(run: Path, prompt: str, count: str, temperature: float, top_k: int, seed: int) -> None:
     """Write N bytes that follow a prompt to standard output as they come, in constant memory however many.
 
     RUN is the folder of a run; its newest checkpoint is taken. The prompt itself is not repeated.
@@ -44,12 +44,14 @@ def command(run: Path, prompt: str, count: int, temperature: float, top_k: int, 
     from mlx_amort.model.byte_lm import ByteLM
     from mlx_amort.train.checkpoint import load_config, load_weights, newest_checkpoint
 
+    bytes_wanted = parse_size(count, "--bytes")
     checkpoint = newest_checkpoint(run)
     config = load_config(checkpoint)
     set_cpu_cache_limit()
     model = ByteLM(config.model, config.step.precision)
     output = sys.stdout.buffer
-    for byte in sample(model, load_weights(checkpoint), os.fsencode(prompt), count, temperature, top_k, seed):
+    weights = load_weights(checkpoint)
+    for byte in sample(model, weights, os.fsencode(prompt), bytes_wanted, temperature, top_k, seed):
         output.write(bytes([byte]))
         output.flush()
     if output.isatty():

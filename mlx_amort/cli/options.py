@@ -55,6 +55,11 @@ class RequestedConfig:
     overrides: tuple[str, ...]
     default_preset: str | None
 
+    @property
+    def gives_anything(self) -> bool:
+        """Whether the command line says anything about the run."""
+        return bool(self.preset or self.file or self.overrides)
+
     def gives(self, key: str) -> bool:
         """Whether the command line or its file says what "section.key" is; a preset does not count."""
         section, _, name = key.partition(".")
@@ -153,4 +158,7 @@ def _as_text(flag: str, value: Any) -> str:
     if flag == "--bytes":
         return str(parse_size(value, flag))
     # JSON is YAML too, and quotes the commas and brackets that a path may hold.
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    # What is no text in UTF-8 stands in an argument as lone surrogates, which both write as \\uXXXX.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

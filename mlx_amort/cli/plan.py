@@ -1,24 +1,27 @@
-"""`mlx-amort plan FILE --bytes D`: which configuration to run, what is faster, and why that is refused."""
+"""`mlx-amort plan [FILE] --bytes D`: which configuration to run, what is faster, and why that is refused."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from mlx_amort.cli.tables import align
+from mlx_amort.config import OptimizerName
+from mlx_amort.errors import UserError
 from mlx_amort.profiler.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
 from mlx_amort.profiler.commands import train_command
-from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.fit import Fit, fit_record
 from mlx_amort.profiler.plan import Plan, plan_run
 from mlx_amort.profiler.rows import read_record, rows_from_records
+from mlx_amort.profiler.store import has_law, kept_profiles, profiles_folder
 from mlx_amort.wording import format_duration, format_size, parse_size
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--bytes", "budget", required=True, help="Bytes to train on, such as 2.006e9 or 2GB.")
 @click.option("--min-updates", type=click.IntRange(min=1), help="Least number of optimizer steps.")
 @click.option("--noise-scale", help="Gradient noise scale in bytes: weighs updates against speed.")
@@ -33,7 +36,7 @@ from mlx_amort.wording import format_duration, format_size, parse_size
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    file: Path,
+    file: Path | None,
     budget: str,
     min_updates: int | None,
     noise_scale: str | None,
@@ -44,8 +47,9 @@ def command(
 ) -> None:
     """Choose the fastest configuration that still makes enough updates.
 
-    FILE is a profile.json, a folder with one, or a CSV such as `fit` takes. Optimizers are compared by time
-    to quality: AdamW's time counts --token-advantage times.
+    FILE is a profile.json, a folder with one, or a CSV such as `fit` takes; without it the newest profile
+    that `profile` left and that has a fit. Optimizers are compared by time to quality: AdamW's time counts
+    --token-advantage times.
     """
     request = Request(
         budget_bytes=parse_size(budget, "--bytes"),
@@ -55,17 +59,39 @@ def command(
         prefer=None if prefer is None else prefer.lower(),
         token_advantage=token_advantage,
     )
+    if file is None:
+        file = newest_profile()
+        click.echo(f"profile: {file}", err=as_json)
     record = read_record(file)
     rows = rows_from_records(record["rows"], str(file))
-    fit = fit_rows(rows)
+    fit = fit_record(record, str(file))
     plan = plan_run(rows, fit, request)
     next_command = train_command(record, file, fit, plan.choice, request.budget_bytes)
     if as_json:
         click.echo(json.dumps({**plan.to_record(), "command": next_command}, indent=2))
     else:
-        click.echo(
-            f"{describe_plan(plan, fit)}\n\nto run it, with --data for your own text:\n  {next_command}"
-        )
+        click.echo(f"{describe_plan(plan, fit)}\n\n{_what_next(next_command, plan.choice, fit)}")
+
+
+def _what_next(command: str | None, choice: Candidate, fit: Fit) -> str:
+    if command is not None:
+        return f"to run it, with --data for your own text:\n  {command}"
+    unknown = f"optimizer {choice.optimizer}"
+    if choice.optimizer in get_args(OptimizerName):
+        unknown = f"precision {fit.setting.precision}"
+    return f"no command to run it: `mlx-amort train` has no {unknown}"
+
+
+def newest_profile() -> Path:
+    """The newest profile with a fit where `profile` leaves them. Raises: UserError when there is none."""
+    for path in kept_profiles():
+        try:
+            if has_law(read_record(path)):
+                return path
+        except UserError:
+            continue  # half a file, or nothing of ours
+    why = f"no profile with a fit is in {profiles_folder()}"
+    raise UserError("plan", why, "run `mlx-amort profile --grid`, or name a FILE")
 
 
 def _line(candidate: Candidate) -> list[str]:
@@ -75,7 +101,7 @@ def _line(candidate: Candidate) -> list[str]:
         f"{candidate.steps:,}",
         f"{candidate.bytes_per_s:,.0f}",
         "-" if candidate.ceiling_fraction is None else f"{candidate.ceiling_fraction:.0%}",
-        f"{candidate.hours:.3g}",
+        format_duration(3600 * candidate.hours),
         "-" if candidate.peak_bytes is None else format_size(candidate.peak_bytes),
     ]
 
@@ -86,7 +112,7 @@ def _as_time(hours: float) -> str:
 
 def describe_plan(plan: Plan, fit: Fit) -> str:
     """The plan as the terminal shows it."""
-    heading = ["", "bytes a step", "steps", "bytes/s", "ceiling", "hours", "peak"]
+    heading = ["", "bytes a step", "steps", "bytes/s", "ceiling", "time", "peak"]
     choice = plan.choice
     ceiling = ""
     if choice.ceiling_fraction is not None:

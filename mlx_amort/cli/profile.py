@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,11 @@ from mlx_amort.cli.fit import describe_fit
 from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.config import OptimizerName, Precision
 from mlx_amort.errors import UserError, did_you_mean
-from mlx_amort.profiler.fit import fit_rows
+from mlx_amort.files import make_folder
+from mlx_amort.profiler.fit import fit_record
 from mlx_amort.profiler.grid import Lists
 from mlx_amort.profiler.process import ProcessMeasurer, usable_memory_bytes
 from mlx_amort.profiler.request import Request, configure_first
-from mlx_amort.profiler.rows import rows_from_records
 from mlx_amort.profiler.store import FILE_NAME, default_folder
 from mlx_amort.profiler.sweep import run_sweep
 from mlx_amort.profiler.wording import describe_outcome, describe_row
@@ -106,6 +107,7 @@ def command(
     request = Request(config, lists, is_grid, steps, None if budget is None else parse_duration(budget))
     machine = describe_machine()
     folder = out or default_folder(config, machine)
+    make_folder(folder, f"folder {folder}" if out is None else f"--out {out}")
     memory_bytes = usable_memory_bytes(machine, config.run.memory_limit_bytes)
     progress = Terminal()
     progress.line(
@@ -116,15 +118,21 @@ def command(
     if request.budget_s is not None:
         progress.line(f"time budget {format_duration(request.budget_s)}; --time-budget changes it")
     try:
-        record = run_sweep(request, folder, machine, ProcessMeasurer(config, steps, memory_bytes), progress)
+        measurer = ProcessMeasurer(config, steps, memory_bytes)
+        record, path = run_sweep(request, folder, machine, measurer, progress)
     except KeyboardInterrupt:
-        progress.line(f"interrupted; the same command goes on from {folder / FILE_NAME}")
+        progress.line(f"interrupted; the same command goes on from what is in {folder}")
         raise
     from mlx_amort.profiler.report import write_report  # loads matplotlib, after the measurements
 
-    report = write_report(record, folder)
-    progress.line(f"wrote {folder / FILE_NAME} and {report}")
-    click.echo(json.dumps(record, indent=1) if as_json else describe_profile(record))
+    # The report of the profile that stays must not be replaced by that of one beside it.
+    report = write_report(record, folder if path.name == FILE_NAME else folder / path.stem)
+    progress.line(f"wrote {path} and {report}")
+    click.echo(
+        json.dumps(record, indent=1)
+        if as_json
+        else f"{describe_profile(record)}\n\n{what_next(record, path)}"
+    )
 
 
 def describe_profile(record: dict[str, Any]) -> str:
@@ -135,10 +143,18 @@ def describe_profile(record: dict[str, Any]) -> str:
     ]
     parts = ["\n".join(describe_outcome(record))]
     if record["fit"]:
-        parts.insert(0, describe_fit(fit_rows(rows_from_records(record["rows"], FILE_NAME))))
+        parts.insert(0, describe_fit(fit_record(record, FILE_NAME)))
     else:
         parts.insert(0, "\n".join(rows))
     return "\n\n".join(parts)
+
+
+def what_next(record: dict[str, Any], path: Path) -> str:
+    """The command that uses a profile, or, without a fit, the one that measures enough for one."""
+    if record["fit"]:
+        return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
+    preset = record["model"]["preset"]
+    return f"next  mlx-amort profile --grid{f' --preset {preset}' if preset else ''}"
 
 
 class Terminal:

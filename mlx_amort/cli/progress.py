@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-import click
-
+from mlx_amort.streams import write
 from mlx_amort.wording import format_duration
 
 QUIET_S = 2.0
@@ -42,9 +41,9 @@ class Progress:
         self._told_at, self._has_told = now, True
         left = format_duration(self.elapsed_s / done * (total - done))
         line = f"{self._doing}: {self._unit} {done:,} of {total:,}, {left} left"
-        click.echo(f"\r\x1b[K{line}" if self._is_terminal else line, err=True, nl=not self._is_terminal)
+        write(sys.stderr, f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
 
     def close(self) -> None:
         """Take the changing line away."""
         if self._is_terminal and self._has_told:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            write(sys.stderr, "\r\x1b[K")

@@ -10,8 +10,9 @@ import click
 
 from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
 from mlx_amort.cli.progress import Progress
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, user_error_of
 from mlx_amort.profiler.forecast import forecast_of
+from mlx_amort.streams import write
 from mlx_amort.train.interrupt import Interrupt
 
 
@@ -61,13 +62,12 @@ def command(
     from mlx_amort.train.console import Console, divergence
     from mlx_amort.train.forecast import Pace
     from mlx_amort.train.loop import train
-    from mlx_amort.train.opening import new_run, resumed_run
-    from mlx_amort.train.run_folder import RunFolder
+    from mlx_amort.train.opening import new_run, nothing_left, resumed_run, saved_config
 
     with Interrupt() as interrupt:
         set_cpu_cache_limit()
         # Before the run has a folder: a refused profile leaves nothing behind.
-        config = requested.resolve(None if resume is None else RunFolder(resume).read_config())
+        config = requested.resolve(None if resume is None else saved_config(resume))
         pace = Pace(*forecast_of(profile, config, describe_machine()))
         checking = _Checking(interrupt)
         try:
@@ -81,6 +81,9 @@ def command(
             return interrupt.exit_code
         finally:
             checking.close()
+        is_over = run.state.step >= run.config.total_steps and not run.changed
+        if resume is not None and is_over and requested.gives_anything:
+            raise nothing_left(resume, run.state.step)
         if stop_after is not None and stop_after <= run.state.step:
             why = f"the run is already at step {run.state.step}"
             raise UserError(f"--stop-after {stop_after}", why, "name a later step")
@@ -91,11 +94,32 @@ def command(
         if resume is None and not requested.gives("data.sources"):
             names = ", ".join(source.path for source in config.data.sources)
             console.say(f"corpus      {names} is the default; --data names your own")
-        summary = train(run, console, interrupt, stop_after, pace)
+        if resume is not None and run.resumed_from is None:
+            console.say("resumed     from the beginning: the run ended before its first checkpoint")
+        try:
+            summary = train(run, console, interrupt, stop_after, pace)
+        except OSError as error:
+            told = _ended_by_disk(error, run.folder.path)
+            if told is None:
+                raise
+            raise told from error
         console.summary(summary)
     if summary.ending == "diverged":
-        print(f"error: {divergence(summary)}", file=sys.stderr)
+        write(sys.stderr, f"error: {divergence(summary)}\n")
     return summary.exit_code
+
+
+def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
+    """What to tell when a run's folder can no longer be written, or is gone; None for what may be a bug."""
+    from mlx_amort.train.checkpoint import how_to_go_on
+
+    told = user_error_of(error)
+    if told is None and run_folder.exists():
+        return None
+    what = str(run_folder) if error.filename is None else str(error.filename)
+    return UserError(
+        what, f"cannot be written ({error.strerror})", f"make room, then {how_to_go_on(run_folder)}"
+    )
 
 
 class _Checking(Progress):

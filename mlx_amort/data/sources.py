@@ -7,6 +7,7 @@ memory nor open files grow with the corpus, and any thread may read.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import sysconfig
@@ -59,7 +60,11 @@ class FilePart:
                     )
                 return np.memmap(file, dtype, mode="r", offset=start * dtype.itemsize, shape=(count,))
         except OSError as error:
-            raise UserError(f"corpus file {self.path}", f"cannot be read ({error.strerror})") from error
+            raise UserError(
+                f"corpus file {self.path}",
+                f"cannot be read ({error.strerror})",
+                "leave a corpus where it is while a run reads it",
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +127,9 @@ def list_source(path: str, dtype: str) -> Listing:
         if stat.S_ISDIR(mode):
             return _list_folder(root)
         if not stat.S_ISREG(mode):
-            raise UserError(f"corpus '{path}'", "is neither a file nor a folder")
+            raise UserError(
+                f"corpus '{path}'", "is neither a file nor a folder", "name a file, a folder or builtin:docs"
+            )
         return Listing((_file_part(root, root.name, DISK_DTYPES[dtype].itemsize),))
     except OSError as error:
         raise UserError(
@@ -143,7 +150,9 @@ def _file_part(path: Path, label: str, unit_bytes: int) -> FilePart:
         status = os.fstat(file.fileno())
     if status.st_size % unit_bytes:
         raise UserError(
-            f"corpus '{path}'", f"{status.st_size:,} bytes are not whole ids of {unit_bytes} bytes each"
+            f"corpus '{path}'",
+            f"{status.st_size:,} bytes are not whole ids of {unit_bytes} bytes each",
+            "check how it was written, or set data.dtype=uint8",
         )
     return FilePart(str(path), label, status.st_size // unit_bytes, (status.st_dev, status.st_ino))
 
@@ -174,7 +183,11 @@ def _list_folder(root: Path, suffix: str = "", excluded: frozenset[str] = frozen
             seen.add(part.identity)
             parts.append(part)
     if not parts:
-        raise UserError(f"corpus '{root}'", f"no text file in this folder ({len(skipped)} skipped)")
+        raise UserError(
+            f"corpus '{root}'",
+            f"no text file in this folder ({len(skipped)} skipped)",
+            "name a folder with texts, or one file",
+        )
     return Listing(tuple(sorted(parts, key=lambda part: part.label)), tuple(skipped))
 
 
@@ -200,14 +213,17 @@ def _walk(root: Path, excluded: frozenset[str], skipped: list[Skipped]) -> Itera
 
 
 def _python_documentation() -> Listing:
+    """The topics in the order of the SHA-256 of their names: in that of the names, the tail held out is tables."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise UserError(
             "corpus 'builtin:docs'", "this Python has no pydoc_data", "name a text of your own"
         ) from error
-    text = "\n".join(topics[name] for name in sorted(topics)).encode()
-    return Listing((MemoryPart(text, "pydoc_data.topics", ("builtin:docs",)),))
+    shuffled = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())
+    text = "\n".join(topics[name] for name in shuffled).encode()
+    # The label is part of the corpus's fingerprint, which must tell this order from any other.
+    return Listing((MemoryPart(text, "pydoc_data.topics by sha256", ("builtin:docs",)),))
 
 
 def _python_sources() -> Listing:

@@ -89,13 +89,14 @@ def _convolve_stream(
     count, slots, width = z.shape
     rows = tail.shape[0]
     chunks = count // rows
-    z = z.reshape(rows, chunks, slots, width)
     mixed = []
-    for chunk in range(chunks):
-        joined = mx.concatenate([tail, z[:, chunk]], axis=1)
+    # Split, not sliced: the gradient of slices is a sum of arrays as large as z.
+    for chunk, piece in enumerate(mx.split(z.reshape(rows, chunks * slots, width), chunks, axis=1)):
+        joined = mx.concatenate([tail, piece], axis=1)
         mixed.append(causal_convolution(joined, weight))
         if valid is None:
-            tail = joined[:, slots:]
+            # Copied, or the carried state would hold the whole of `joined`.
+            tail = mx.contiguous(joined[:, slots:])
         else:
             used = valid.reshape(rows, chunks, slots)[:, chunk].astype(mx.int32).sum(axis=1, keepdims=True)
             tail = take_rows(joined, used + mx.arange(TAIL, dtype=mx.int32))

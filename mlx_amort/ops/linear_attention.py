@@ -121,4 +121,6 @@ def _states_at_starts(writes: mx.array, total: mx.array, state: mx.array) -> tup
     visible = mx.tril(mx.ones((count + 1, count + 1), dtype=mx.bool_))
     decays = _masked_decay(running[..., :, None], running[..., None, :], visible, mx.exp)
     states = (decays @ sources).reshape(rows, heads, count + 1, width, width)
-    return states[:, :, :count], states[:, :, count]
+    starts, last = mx.split(states, [count], axis=2)
+    # Copied, or the carried state would hold all of them.
+    return starts, mx.contiguous(last[:, :, 0])

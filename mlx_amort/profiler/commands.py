@@ -5,44 +5,69 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from mlx_amort.config import Config
+from mlx_amort.config import Config, OptimizerName, Precision
 from mlx_amort.config_io import preset_names, resolve
 from mlx_amort.profiler.candidates import Candidate
 from mlx_amort.profiler.fit import Fit
+from mlx_amort.profiler.points import point_of
 from mlx_amort.profiler.rows import Row
-from mlx_amort.profiler.store import TIMELESS_MODEL_KEYS, identity_of, key_of
+from mlx_amort.profiler.store import TIMELESS_MODEL_KEYS, identity_of, key_of, profiles_folder
 
 # What the command line takes where no preset is named; its differences are spelled out.
 _NEAREST_PRESET = "demo"
+# The flag of each part of a configuration that a profile varies.
+_FLAGS = {
+    "batch": "batch",
+    "chunks": "chunks",
+    "seq": "seq",
+    "window": "window",
+    "accum": "accum",
+    "optimizer": "optimizer",
+    "precision": "precision",
+    "activation_checkpointing": "activation-checkpointing",
+}
 
 
 def train_command(
     record: Mapping[str, Any], file: Path, fit: Fit, choice: Candidate, budget_bytes: int
-) -> str:
-    """The command of a run as planned; of a CSV, which does not tell its model, the flags after the preset."""
+) -> str | None:
+    """The command of a run as planned: its preset and what differs from it.
+
+    Of a CSV, which does not tell its model, all flags after the preset. None where `train` does not know the
+    optimizer or the precision, which another program may have measured.
+    """
+    if choice.optimizer not in get_args(OptimizerName):
+        return None
+    if fit.setting.precision not in (None, *get_args(Precision)):
+        return None
     model = record.get("identity")
-    words = ["mlx-amort", "train"]
+    point: dict[str, Any] = {key: getattr(choice, key) for key in _FLAGS if hasattr(choice, key)}
+    point["precision"] = fit.setting.precision
+    words, known = ["mlx-amort", "train", "--preset", "NAME"], {}
     if isinstance(model, dict):
         preset = (record.get("model") or {}).get("preset")
         preset = preset if preset in preset_names() else _NEAREST_PRESET
+        named = resolve(preset=preset)
         # The record's model has what a profile does not depend on and a run does.
         whole = {**(record.get("model") or {}), **model}
-        words += ["--preset", preset, *_model_settings(whole, resolve(preset=preset))]
-    else:
-        words += ["--preset", "NAME"]
-    words += ["--batch", str(choice.batch), "--chunks", str(choice.chunks), "--seq", str(choice.seq)]
-    if choice.window is not None:
-        words += ["--window", str(choice.window)]
-    words += ["--accum", str(choice.accum), "--optimizer", choice.optimizer]
-    if fit.setting.precision is not None:
-        words += ["--precision", fit.setting.precision]
-    words.append(f"--{'' if choice.activation_checkpointing else 'no-'}activation-checkpointing")
+        words, known = [*words[:-1], preset, *_model_settings(whole, named)], point_of(named).to_record()
+    for key, value in point.items():
+        if value is not None and (key not in known or known[key] != value):
+            words += _flag(_FLAGS[key], value)
     words += ["--bytes", str(budget_bytes)]
-    if isinstance(model, dict) and _can_forecast(fit, choice):
+    # What `profile` left in its own place is found without being named.
+    is_kept = file.absolute().is_relative_to(profiles_folder().absolute())
+    if isinstance(model, dict) and _can_forecast(fit, choice) and not is_kept:
         words += ["--profile", str(file)]
     return shlex.join(words)
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{'' if value else 'no-'}{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def _can_forecast(fit: Fit, choice: Candidate) -> bool:

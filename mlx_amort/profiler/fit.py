@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
-from mlx_amort.profiler.rows import Row
+from mlx_amort.profiler.rows import Row, held_out_rows, rows_from_records
 from mlx_amort.profiler.selection import Setting, select
 from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms
 from mlx_amort.profiler.verdict import doubt_of, judge
@@ -51,9 +52,10 @@ class Fit:
     """A fitted law with its doubts.
 
     Units: c0_s and third_cost_s in seconds, c1_s_per_byte in seconds a byte. `third_unit` is "chunk" or
-    "window" where the data ask for a cost of it, else None and its cost 0. `law` is "affine", "affine with a
-    cost per chunk" (or window), or "rejected" where the line must not be used to forecast; is_doubtful where
-    it may, but misses a left-out point by more than measuring it can explain.
+    "window" where the data ask for a cost of it, else None and its cost 0. held_out_error: median error of
+    configurations that were predicted first, None without any. `law` is "affine", "affine with a cost per
+    chunk" (or window), or "rejected" where the line must not be used to forecast; is_doubtful where it may,
+    within `uncertainty`.
     """
 
     c0_s: dict[str, float]
@@ -65,6 +67,7 @@ class Fit:
     third_cost_interval_s: tuple[float, float] | None
     points: tuple[FitPoint, ...]
     cross_validated_error: float
+    held_out_error: float | None
     terms: tuple[TermTest, ...]
     law: str
     is_doubtful: bool
@@ -79,8 +82,8 @@ class Fit:
 
     @property
     def ceiling_bytes_per_s(self) -> float | None:
-        """1 / c1, or None where c1 is not positive."""
-        return 1.0 / self.c1_s_per_byte if self.c1_s_per_byte > 0 else None
+        """1 / c1, or None where c1 is not positive or the law is rejected."""
+        return 1.0 / self.c1_s_per_byte if self.c1_s_per_byte > 0 and not self.is_rejected else None
 
     @property
     def max_relative_error(self) -> float:
@@ -90,6 +93,11 @@ class Fit:
     def leave_one_out_error(self) -> float:
         """The largest error of a point predicted from the other configurations alone."""
         return max(abs(p.leave_one_out_error) for p in self.points if p.leave_one_out_error is not None)
+
+    @property
+    def uncertainty(self) -> float:
+        """How far a forecast may be off: what the law missed of points that it had not seen."""
+        return max(self.leave_one_out_error, self.held_out_error or 0.0)
 
     def predict_s(self, configuration: Stepped) -> float:
         """Step time c0 + n · third_cost + c1 · T in seconds; n is A·K of a chunk's cost, A·⌈K/W⌉ of a window's.
@@ -119,6 +127,7 @@ class Fit:
             "max_relative_error": self.max_relative_error,
             "leave_one_out_error": self.leave_one_out_error,
             "cross_validated_error": self.cross_validated_error,
+            "held_out_error": self.held_out_error,
             "confidence": CONFIDENCE,
             "intervals": {
                 "c0_s": {name: list(interval) for name, interval in self.c0_interval_s.items()},
@@ -185,12 +194,17 @@ def _refuse_what_cannot_fail(rows: Sequence[Row], kept_out: Sequence[tuple[Row, 
         )
 
 
-def fit_rows(rows: Sequence[Row]) -> Fit:
+def fit_record(record: Mapping[str, Any], source: str) -> Fit:
+    """The fit of a profile's rows, judged by what it held out too; `source` names the file in messages."""
+    return fit_rows(rows_from_records(record["rows"], source), held_out_rows(record, source))
+
+
+def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     """Fit step_s = c0[optimizer] + c1 · T by least squares of relative errors, and say whether it holds.
 
     Optimizers share c1. A cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins the
     law where cross-validation asks for it; any term asked for beside it rejects the law. Intervals are 95 %,
-    from Student's t with n - p degrees of freedom.
+    from Student's t with n - p degrees of freedom. held_out: measured rows that may only lower the verdict.
     Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
     """
     setting, fitted, kept_out = select(rows)
@@ -209,12 +223,19 @@ def fit_rows(rows: Sequence[Row]) -> Fit:
         beside = examine_terms(fitted, columns, step_s, configurations, solution, beside=winner.name)
         terms, winner = terms + beside, asked_for(beside)
     fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
-    law, verdict = judge(fit, solution, winner)
-    doubt = None if law == "rejected" else doubt_of(fitted, solution)
-    return Fit(
-        **{**fit, "terms": tuple(terms), "law": law, "verdict": doubt or verdict, "setting": setting},
-        is_doubtful=doubt is not None,
-        kept_out=tuple(kept_out),
+    fit |= {"terms": tuple(terms), "law": "affine", "is_doubtful": False, "verdict": "", "setting": setting}
+    unjudged = Fit(**fit, held_out_error=None, kept_out=tuple(kept_out))
+    misses = [
+        abs(unjudged.predict_s(row) / row.step_s - 1)
+        for row in held_out
+        if row.step_s and row.optimizer in optimizers
+    ]
+    held_out_error = statistics.median(misses) if misses else None
+    law, verdict = judge(fit, fitted, solution, winner, held_out_error)
+    doubt = None if law == "rejected" else doubt_of(fit, fitted, solution, held_out_error)
+    is_doubtful = doubt is not None
+    return replace(
+        unjudged, law=law, verdict=doubt or verdict, is_doubtful=is_doubtful, held_out_error=held_out_error
     )
 
 

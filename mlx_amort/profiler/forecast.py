@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mlx_amort.config import Config
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.fit import Fit, fit_record
 from mlx_amort.profiler.points import point_of
 from mlx_amort.profiler.rows import Row, read_record, rows_from_records
 from mlx_amort.profiler.store import (
-    FILE_NAME,
     identity_of,
     is_profile_of,
+    kept_profiles,
     key_of,
     machine_identity,
-    profiles_folder,
 )
 from mlx_amort.train.forecast import Forecast
+
+# What of a row is no part of its configuration; windows are compared by what they make of a step.
+_NO_RESULTS: dict[str, Any] = {
+    "step_s": None,
+    "window": None,
+    "samples_s": (),
+    "compile_s": None,
+    "peak_bytes": None,
+    "update_s": None,
+    "status": "ok",
+}
 
 
 def forecast_of(
@@ -30,7 +42,7 @@ def forecast_of(
     Raises: UserError when `profile` holds for something else.
     """
     if profile is not None:
-        return forecast_from_profile(profile, config, machine), ""
+        return forecast_from_profile(profile, config, machine)
     return find_forecast(config, machine)
 
 
@@ -40,32 +52,34 @@ def find_forecast(config: Config, machine: Mapping[str, Any]) -> tuple[Forecast 
     Without a forecast, in words, why there is none.
     """
     whys = []
-    folder = profiles_folder()
-    for path in sorted(folder.glob(f"*/{FILE_NAME}"), key=lambda path: path.stat().st_mtime, reverse=True):
+    for path in kept_profiles():
         try:
             record = read_record(path)
         except UserError:
             continue  # half a file, or nothing of ours
         if is_profile_of(record, config, machine):
             try:
-                return forecast_from_profile(path, config, machine), ""
+                forecast, why = forecast_from_profile(path, config, machine)
             except UserError as error:
-                whys.append(f"{error.what} {error.why}")
+                forecast, why = None, f"{error.what} {error.why}"
+            if forecast is not None:
+                return forecast, ""
+            whys.append(why)
     return None, whys[0] if whys else "there is no profile of this model on this machine"
 
 
-def forecast_from_profile(path: Path, config: Config, machine: Mapping[str, Any]) -> Forecast:
+def forecast_from_profile(
+    path: Path, config: Config, machine: Mapping[str, Any]
+) -> tuple[Forecast | None, str]:
     """The step time that a profile's fit predicts for `config`, whether or not that was measured.
 
-    path: a profile.json or its folder. Raises: UserError, naming the keys, when the profile is of another
-    model, machine, sequence, precision, window or optimizer; when its law was rejected.
+    Where the rows have no law that holds, the time of the row that measured `config`; without one why there
+    is no forecast. path: a profile.json or its folder.
+    Raises: UserError, naming the keys, when the profile is of another model, machine, sequence, precision,
+    window or optimizer.
     """
     record = read_record(path)
     _refuse_another(record, config, machine, path)
-    try:
-        fit = fit_rows(rows_from_records(record["rows"], str(path)))
-    except UserError as error:
-        raise UserError(str(path), f"cannot forecast: {error.why}", error.todo) from error
     point = point_of(config)
     row = Row(
         point.batch,
@@ -78,6 +92,12 @@ def forecast_from_profile(path: Path, config: Config, machine: Mapping[str, Any]
         precision=point.precision,
         activation_checkpointing=point.activation_checkpointing,
     )
+    try:
+        fit = fit_record(record, str(path))
+    except UserError as error:
+        return _measured(record, row, path, f"{path} has no law: {error.why}")
+    if fit.is_rejected:
+        return _measured(record, row, path, f"the law of {path} was rejected")
     todo = "profile this configuration, or train without --profile"
     difference = fit.setting.differs(row)
     if difference is not None:
@@ -85,9 +105,24 @@ def forecast_from_profile(path: Path, config: Config, machine: Mapping[str, Any]
     if row.optimizer not in fit.c0_s:
         why = f"cannot forecast this run: its optimizer is {row.optimizer}, not {' or '.join(fit.c0_s)}"
         raise UserError(str(path), why, todo)
-    if fit.is_rejected:
-        raise UserError(str(path), "its law was rejected", "profile again on an idle machine")
-    return _forecast(fit, row, str(path))
+    return _forecast(fit, row, str(path)), ""
+
+
+def _measured(record: Mapping[str, Any], row: Row, path: Path, why: str) -> tuple[Forecast | None, str]:
+    """What measuring this very configuration told, where no law holds."""
+    rows = [other for other in rows_from_records(record["rows"], str(path)) if other.is_measured]
+    times_s = [other.step_s for other in rows if other.step_s is not None and _is_same(other, row)]
+    if not times_s:
+        return None, f"{why}, and it did not measure this configuration"
+    warning = f"{why}; this is the step time of its own row {row.label}, no prediction"
+    source = f"the measured row of {path}"
+    return Forecast(statistics.median(times_s), row.bytes_per_step, source, warning=warning), ""
+
+
+def _is_same(one: Row, other: Row) -> bool:
+    return replace(one, **_NO_RESULTS) == replace(other, **_NO_RESULTS) and (
+        one.windows_per_step == other.windows_per_step
+    )
 
 
 def _forecast(fit: Fit, row: Row, source: str) -> Forecast:
@@ -100,6 +135,7 @@ def _forecast(fit: Fit, row: Row, source: str) -> Forecast:
         c0_s=fit.c0_s[row.optimizer],
         c1_s_per_byte=fit.c1_s_per_byte,
         is_extrapolated=not min(sizes) <= row.bytes_per_step <= max(sizes),
+        uncertainty=fit.uncertainty if fit.is_doubtful else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlx_amort.errors import UserError
 from mlx_amort.profiler.student_t import t_quantile
 
 Floats = NDArray[np.float64]
@@ -62,11 +63,19 @@ def fit_relative(columns: Floats, step_s: Floats, configurations: list[Any]) -> 
     Repeats of one configuration are left out together, or each would vouch for the other.
     Shapes: columns [n, p], step_s [n], configurations n hashable names.
     Requires n > p and is_determined(columns).
+    Raises: UserError where the times differ by so much that the law is not determined.
     """
     rows, terms = columns.shape
+    weighted = columns / step_s[:, None]
+    if not is_determined(weighted):
+        # The columns differ; the times hide it, by so many decades that only one of them counts.
+        raise UserError(
+            "fit",
+            f"times from {step_s.min():g} to {step_s.max():g} s hide each other, so c0 and c1 cannot be told apart",
+            "leave out the rows of another machine, or correct them",
+        )
     coefficients = _solve(columns, step_s)
     relative_errors = columns @ coefficients / step_s - 1.0
-    weighted = columns / step_s[:, None]
     lengths = np.linalg.norm(weighted, axis=0)
     covariance = np.linalg.inv((weighted / lengths).T @ (weighted / lengths)) / np.outer(lengths, lengths)
     variance = float(relative_errors @ relative_errors) / (rows - terms)

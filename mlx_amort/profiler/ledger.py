@@ -38,19 +38,19 @@ class Progress(Protocol):
 
 
 class Ledger:
-    """A record (profile.json), what fills it, and the time budget that filling it uses up."""
+    """A record and its file, what fills it, and the time budget that filling it uses up."""
 
     def __init__(
         self,
         record: dict[str, Any],
-        folder: Path,
+        path: Path,
         request: Request,
         measurer: Measurer,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
         self.record = record
-        self.folder = folder
+        self.path = path
         self.request = request
         self.measurer = measurer
         self.progress = progress
@@ -121,7 +121,7 @@ class Ledger:
     def save(self) -> None:
         """Write the record to disk."""
         self._count_time()
-        write_record(self.record, self.folder)
+        write_record(self.record, self.path)
 
     def _time_left(self) -> str:
         plan = self.record["plan"]

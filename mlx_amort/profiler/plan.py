@@ -20,6 +20,8 @@ from mlx_amort.profiler.fit import Fit
 from mlx_amort.profiler.rows import Row
 
 _MOST_SUGGESTIONS = 3
+# Nothing near it was ever published; beyond it the figure is a slip of the pen.
+LARGEST_TOKEN_ADVANTAGE = 100.0
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,11 @@ def _check(request: Request, fit: Fit) -> None:
         raise UserError(
             f"--prefer {request.prefer}", "was not measured", did_you_mean(request.prefer, fit.c0_s)
         )
-    if not request.token_advantage > 0:
+    if not 0 < request.token_advantage <= LARGEST_TOKEN_ADVANTAGE:
         raise UserError(
-            f"--token-advantage {request.token_advantage:g}", "is not positive", "1 means no advantage"
+            f"--token-advantage {request.token_advantage:g}",
+            f"is not above 0 and at most {LARGEST_TOKEN_ADVANTAGE:g}",
+            "1 means no advantage",
         )
 
 
@@ -173,7 +177,7 @@ def plan_run(rows: Sequence[Row], fit: Fit, request: Request) -> Plan:
     if not possible:
         possible = sorted((c for c in predicted if not c.refused), key=score)
         if not possible:
-            raise _nothing_left(measured)
+            raise _nothing_left(measured, request)
         warnings.append(
             "no measured configuration satisfies the request: the choice is predicted, measure it first"
         )
@@ -195,11 +199,14 @@ def plan_run(rows: Sequence[Row], fit: Fit, request: Request) -> Plan:
     )
 
 
-def _nothing_left(measured: Sequence[Candidate]) -> UserError:
+def _nothing_left(measured: Sequence[Candidate], request: Request) -> UserError:
     nearest = min(measured, key=lambda c: (len(c.refused), c.bytes_per_step))
+    asked = {"ask for fewer updates": request.min_updates, "allow more memory": request.memory_bytes}
+    todo = [what for what, amount in asked.items() if amount is not None]
+    todo.append("measure smaller configurations")
     why = f"nearest is {nearest.label}: {'; '.join(nearest.refused)}"
     return UserError(
         "plan",
         f"nothing measured or predicted satisfies the request; {why}",
-        "ask for fewer updates, allow more memory, or measure smaller configurations",
+        " or ".join(todo),
     )

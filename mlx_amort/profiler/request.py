@@ -13,9 +13,16 @@ from mlx_amort.config import Config
 from mlx_amort.errors import UserError
 from mlx_amort.model.flops import training_flops_per_byte
 from mlx_amort.profiler.grid import Lists
-from mlx_amort.profiler.points import point_of
-from mlx_amort.profiler.rows import read_record
-from mlx_amort.profiler.store import FILE_NAME, identity_of, is_profile_of
+from mlx_amort.profiler.points import Point, point_of
+from mlx_amort.profiler.rows import read_record, rows_from_records
+from mlx_amort.profiler.store import (
+    FILE_NAME,
+    LATEST_FILE_NAME,
+    has_law,
+    identity_of,
+    is_profile_of,
+    put_previous_aside,
+)
 
 
 def configure_first(config: Config, lists: Lists) -> Config:
@@ -63,24 +70,70 @@ class Request:
         }
 
 
-def open_record(request: Request, folder: Path, machine: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The record to fill, and what to tell of the profile that the folder holds already (nothing: empty).
+def open_record(
+    request: Request, folder: Path, machine: Mapping[str, Any]
+) -> tuple[dict[str, Any], Path, str]:
+    """The record to fill, its file, and what to tell of the profile that the folder holds already.
 
-    An incomplete record of the same request is continued; any other is kept as profile.previous.json.
-    Raises: UserError when the folder holds the profile of another model or machine.
+    An incomplete record of the same request is continued. A new one is measured into profile.latest.json
+    where the folder holds a profile with a law, which only another law replaces; else what is there is kept
+    as profile.previous.json.
+    Raises: UserError when the folder holds the profile of another model or machine, or a damaged one.
     """
-    path = folder / FILE_NAME
-    told = ""
-    if path.exists():
-        record = read_record(path)
+    path, latest = folder / FILE_NAME, folder / LATEST_FILE_NAME
+    kept = None
+    for file in (path, latest):
+        if not file.exists():
+            continue
+        try:
+            record = read_record(file)
+            rows_from_records(record["rows"], str(file))
+        except UserError as error:
+            place = error.what.removeprefix(str(file)).lstrip(", ")
+            raise _damaged(file, f"{place}: {error.why}" if place else error.why) from error
         if not is_profile_of(record, request.base, machine):
-            raise UserError(str(path), "is the profile of another model or machine", "name another --out")
+            raise UserError(str(file), "is the profile of another model or machine", "name another --out")
         if record.get("status") == "incomplete" and record.get("request") == request.to_record():
-            return record, f"continuing {path}: {len(record['rows'])} rows are measured"
-        previous = path.with_suffix(".previous.json")
-        path.replace(previous)
-        told = f"the profile that was here is kept as {previous}"
-    return _new_record(request, machine), told
+            _check_continues(record, _new_record(request, machine), file)
+            return record, file, f"continuing {file}: {len(record['rows'])} rows are measured"
+        if file == path and has_law(record):
+            kept = path
+    if kept is not None:
+        return _new_record(request, machine), latest, f"{kept} stays until this one has a law that holds"
+    previous = put_previous_aside(path)
+    told = "" if previous is None else f"the profile that was here is kept as {previous}"
+    return _new_record(request, machine), path, told
+
+
+_SECTION = (dict, type(None))
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("model", "machine"), dict),
+    **dict.fromkeys(("rates", "rates_at_end", "floors", "base", "anchor", "plan", "fit", "chosen"), _SECTION),
+    "held_out": list,
+    "elapsed_s": (int, float),
+}
+
+
+def _check_continues(record: Mapping[str, Any], new: Mapping[str, Any], file: Path) -> None:
+    missing = [key for key in new if key not in record]
+    if missing:
+        raise _damaged(file, f"it has no {', '.join(missing)}")
+    wrong = [key for key, kinds in _KINDS.items() if not isinstance(record[key], kinds)]
+    if wrong:
+        raise _damaged(file, f"{', '.join(wrong)} cannot be what it is")
+    for number, row in enumerate(record["rows"], start=1):
+        absent = [key for key in Point.__dataclass_fields__ if row.get(key) is None]
+        absent += [key for key in ("status", "step_s") if key not in row]
+        if absent:
+            raise _damaged(file, f"row {number} has no {', '.join(absent)}")
+
+
+def _damaged(file: Path, why: str) -> UserError:
+    return UserError(
+        str(file),
+        f"is no whole profile, so it cannot be gone on with: {why}",
+        "delete it, or name another --out",
+    )
 
 
 def _new_record(request: Request, machine: Mapping[str, Any]) -> dict[str, Any]:

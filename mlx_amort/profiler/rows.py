@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,12 @@ from mlx_amort.errors import UserError
 
 _TRUE = {"yes", "on", "true", "1"}
 _FALSE = {"no", "off", "false", "0", ""}
+# Beyond these a number is a slip of the pen, and beyond 2**53 no float holds it.
+LARGEST_COUNT = 2**31 - 1
+LARGEST_BYTES = 2**53
+SHORTEST_S, LONGEST_S = 1e-9, 1e9
+# A grid of a million rows is below; /dev/zero has no end.
+LARGEST_FILE_BYTES = 64 << 20
 _REQUIRED = ("batch", "chunks", "seq", "optimizer")
 
 
@@ -81,26 +88,46 @@ def _is_absent(value: Any) -> bool:
 
 def _number(record: Mapping[str, Any], key: str, where: str) -> float | None:
     value = record.get(key)
-    if _is_absent(value):
-        return None
+    return None if _is_absent(value) else _finite(value, f"{where}, {key}")
+
+
+def _finite(value: Any, where: str) -> float:
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UserError(f"{where}, {key}", f"{value!r} is not a number", "correct the file") from None
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(where, f"{_shown(value)} is not a number", "correct the file") from None
     if not math.isfinite(number):
-        raise UserError(f"{where}, {key}", f"{value!r} is not finite", "correct the file")
+        raise UserError(where, f"{_shown(value)} is not finite", "correct the file")
     return number
 
 
-def _count(record: Mapping[str, Any], key: str, where: str) -> int | None:
+def _shown(value: Any) -> str:
+    """A wrong value in a message of one line, cut where it is long."""
+    text = repr(value) if isinstance(value, str | float | bool) else f"a value of kind {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _count(record: Mapping[str, Any], key: str, where: str, largest: int = LARGEST_COUNT) -> int | None:
     number = _number(record, key, where)
     if number is None:
         return None
     if number < 1 or number != int(number):
         raise UserError(
-            f"{where}, {key}", f"{record[key]!r} is not a whole number of at least 1", "correct the file"
+            f"{where}, {key}",
+            f"{_shown(record[key])} is not a whole number of at least 1",
+            "correct the file",
         )
+    if number > largest:
+        raise UserError(f"{where}, {key}", f"{number:g} is over {largest:,}", "correct the file")
     return int(number)
+
+
+def _time(number: float | None, where: str) -> float | None:
+    if number is not None and not SHORTEST_S <= number <= LONGEST_S:
+        raise UserError(
+            where, f"{number:g} s is not between {SHORTEST_S:g} and {LONGEST_S:g} s", "correct the file"
+        )
+    return number
 
 
 def _flag(record: Mapping[str, Any], keys: Iterable[str], where: str) -> bool:
@@ -136,15 +163,23 @@ def row_from_record(record: Mapping[str, Any], where: str = "row") -> Row:
     step_s = _scaled(record, {"step_s": 1.0, "step_ms": 1e-3}, where)
     if step_s is not None and step_s <= 0:
         raise UserError(f"{where}, step time", f"{step_s} s is not positive", "correct the file")
+    step_s = _time(step_s, f"{where}, step time")
+    optimizer = str(record["optimizer"]).strip().lower()
+    if len(optimizer) > 40 or not optimizer.isprintable():
+        raise UserError(f"{where}, optimizer", f"{_shown(optimizer)} is no name", "correct the file")
     status = str(record.get("status") or ("ok" if step_s is not None else "not measured")).strip()
     peak_bytes = _scaled(record, {"peak_bytes": 1.0, "memory_gb": 1e9}, where)
+    if peak_bytes is not None and not 0 <= peak_bytes <= LARGEST_BYTES:
+        raise UserError(
+            f"{where}, peak memory", f"{peak_bytes:g} bytes is no amount of memory", "correct the file"
+        )
     samples = record.get("samples_s")
     precision = record.get("precision")
     row = Row(
         batch=batch,
         chunks=chunks,
         seq=seq,
-        optimizer=str(record["optimizer"]).strip().lower(),
+        optimizer=optimizer,
         step_s=step_s,
         window=_count(record, "window", where),
         accum=_count(record, "accum", where) or 1,
@@ -152,13 +187,19 @@ def row_from_record(record: Mapping[str, Any], where: str = "row") -> Row:
         activation_checkpointing=_flag(
             record, ("activation_checkpointing", "checkpoint", "checkpointing"), where
         ),
-        samples_s=tuple(float(sample) for sample in samples) if isinstance(samples, list) else (),
+        samples_s=tuple(_finite(sample, f"{where}, samples_s") for sample in samples)
+        if isinstance(samples, list)
+        else (),
         compile_s=_scaled(record, {"compile_s": 1.0, "compile_ms": 1e-3}, where),
         peak_bytes=None if peak_bytes is None else round(peak_bytes),
         update_s=_scaled(record, {"update_s": 1.0, "update_ms": 1e-3}, where),
         status=status,
     )
-    stated = _count(record, "bytes_per_step", where)
+    if row.bytes_per_step > LARGEST_BYTES:
+        raise UserError(
+            f"{where}, bytes a step", f"{row.bytes_per_step:g} is over {LARGEST_BYTES:,}", "correct the file"
+        )
+    stated = _count(record, "bytes_per_step", where, LARGEST_BYTES)
     if stated is not None and stated != row.bytes_per_step:
         raise UserError(
             f"{where}, bytes_per_step",
@@ -175,6 +216,16 @@ def rows_from_records(records: Iterable[Mapping[str, Any]], source: str) -> list
     ]
 
 
+def held_out_rows(record: Mapping[str, Any], source: str) -> list[Row]:
+    """What a profile measured after predicting it, as typed rows."""
+    entries = record.get("held_out") or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(source, "held_out is no list of configurations", "correct the file")
+    measured = [entry for entry in entries if entry.get("measured_s")]
+    records = [{**entry, "step_s": entry["measured_s"]} for entry in measured]
+    return [row for row in rows_from_records(records, f"{source}, held out") if row.is_measured]
+
+
 def read_record(path: str | Path) -> dict[str, Any]:
     """The record of a profile: profile.json as it stands, or {"rows": [...]} made of a CSV's lines.
 
@@ -185,21 +236,33 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if file.is_dir():
         file = file / "profile.json"
     try:
+        # Opening a pipe waits for its writer, so the kind is asked first.
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(file), "is no regular file", "name a profile.json or a CSV file")
+        if status.st_size > LARGEST_FILE_BYTES:
+            raise UserError(
+                str(file),
+                f"has {status.st_size:,} bytes, and {LARGEST_FILE_BYTES:,} are the most that is read",
+                "name a profile.json or a CSV file",
+            )
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(
             str(file), "no such file", "write one with `mlx-amort profile`, or name a CSV"
         ) from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(
-            str(file), f"cannot be read ({problem})", "name a profile.json or a CSV file"
-        ) from None
+    except (OSError, ValueError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        raise UserError(str(file), f"cannot be read ({why})", "name a profile.json or a CSV file") from None
     if text.lstrip().startswith(("{", "[")):
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as problem:
+        except (ValueError, RecursionError) as problem:
+            # A number of thousands of digits is a ValueError, a thousand brackets a RecursionError.
             raise UserError(
-                str(file), f"is not valid JSON ({problem})", "run `mlx-amort profile` again"
+                str(file),
+                f"is not valid JSON ({problem})",
+                "delete it and run `mlx-amort profile` again, or name another file",
             ) from None
         rows = record.get("rows") if isinstance(record, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -212,6 +275,15 @@ def read_record(path: str | Path) -> dict[str, Any]:
 
 def _csv_records(text: str, source: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    try:
+        return _checked_records(reader, source)
+    except csv.Error as problem:
+        # line_num is that of the last line which could be read.
+        where = f"{source}, line {reader.line_num + 1}"
+        raise UserError(where, f"is no CSV ({problem})", "correct the file") from None
+
+
+def _checked_records(reader: csv.DictReader[str], source: str) -> list[dict[str, Any]]:
     columns = [name.strip() for name in reader.fieldnames or []]
     missing = [name for name in _REQUIRED if name not in columns]
     if not {"step_ms", "step_s"} & set(columns):

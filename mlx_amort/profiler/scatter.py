@@ -26,14 +26,19 @@ def scatter_of(rows: Sequence[Row]) -> float | None:
     The median row's spread of samples, and how far the slowest repeat of a configuration is from its fastest.
     """
     known = [spread_of(row.samples_s) for row in rows if len(row.samples_s) > 1]
-    found = [statistics.median(known)] if known else []
+    drift = drift_of(rows)
+    found = ([statistics.median(known)] if known else []) + ([] if drift is None else [drift])
+    return max(found, default=None)
+
+
+def drift_of(rows: Sequence[Row]) -> float | None:
+    """How far the slowest repeat of a configuration is from its fastest, relatively; None without repeats."""
     repeats: dict[Row, list[float]] = {}
     for row in rows:
         if row.step_s is not None:
             bare = Row(row.batch, row.chunks, row.seq, row.optimizer, None, row.window, row.accum)
             repeats.setdefault(bare, []).append(row.step_s)
-    found += [max(times) / min(times) - 1 for times in repeats.values() if len(times) > 1]
-    return max(found, default=None)
+    return max((max(times) / min(times) - 1 for times in repeats.values() if len(times) > 1), default=None)
 
 
 def measure_settled(

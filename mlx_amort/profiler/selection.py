@@ -45,6 +45,18 @@ def _most_common(rows: Sequence[Row], key: Callable[[Row], Key]) -> Key:
     return max(tied, key=lambda value: (value is not None, str(value).rjust(20)))
 
 
+def _why_none(rows: Sequence[Row]) -> tuple[str, str]:
+    """Why there is no measured row, and what to do about it."""
+    statuses = {row.status for row in rows}
+    if "did not fit" in statuses:
+        return "no row fitted in memory", "try a smaller --batch"
+    if "too slow" in statuses:
+        return "no row ended within its time", "give a longer --time-budget or try a smaller --batch"
+    if "scattered" in statuses:
+        return "the samples of every row are too scattered", "measure again on an idle machine"
+    return "no row has a step time", "name a file with measured rows"
+
+
 def select(rows: Sequence[Row]) -> tuple[Setting, list[Row], list[tuple[Row, str]]]:
     """The common setting, the rows that have it, and the others each with the reason.
 
@@ -52,7 +64,7 @@ def select(rows: Sequence[Row]) -> tuple[Setting, list[Row], list[tuple[Row, str
     """
     measured = [row for row in rows if row.is_measured]
     if not measured:
-        raise UserError("fit", "no row of the file was measured", "run `mlx-amort profile` first")
+        raise UserError("fit", *_why_none(rows))
     activation_checkpointing = all(row.activation_checkpointing for row in measured)
     pool = [row for row in measured if row.activation_checkpointing == activation_checkpointing]
     seq = _most_common(pool, lambda row: row.seq)

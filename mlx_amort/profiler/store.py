@@ -14,6 +14,8 @@ from mlx_amort.config import Config
 from mlx_amort.files import write_whole
 
 FILE_NAME = "profile.json"
+# What is measured beside a profile that has a law, until it has one of its own.
+LATEST_FILE_NAME = "profile.latest.json"
 # What makes two machines the same for timing; versions and names of the system may differ.
 _MACHINE_KEYS = ("processor", "cores", "backend", "device_name", "blas")
 _OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
@@ -25,6 +27,18 @@ def profiles_folder() -> Path:
     """$XDG_CACHE_HOME/mlx-amort/profiles, ~/.cache where that is not set."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "mlx-amort" / "profiles"
+
+
+def kept_profiles() -> list[Path]:
+    """The profiles that `profile` left, the newest first."""
+    paths = profiles_folder().glob(f"*/{FILE_NAME}")
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def has_law(record: Mapping[str, Any]) -> bool:
+    """Whether a profile has a fit that was not rejected."""
+    fit = record.get("fit")
+    return isinstance(fit, dict) and fit.get("law") != "rejected"
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -55,16 +69,24 @@ def default_folder(config: Config, machine: Mapping[str, Any]) -> Path:
     return profiles_folder() / f"{config.preset or config.model.trunk}-{digest}"
 
 
-def write_record(record: Mapping[str, Any], folder: Path) -> Path:
-    """Write profile.json whole or not at all: a sweep killed meanwhile leaves the file before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
+def write_record(record: Mapping[str, Any], path: Path) -> None:
+    """Write a profile whole or not at all: a sweep killed meanwhile leaves the file before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(record, indent=1, ensure_ascii=False))
-    return path
+
+
+def put_previous_aside(path: Path) -> Path | None:
+    """Keep the profile that is at `path` as profile.previous.json; None where there is none."""
+    if not path.exists():
+        return None
+    previous = path.with_suffix(".previous.json")
+    path.replace(previous)
+    return previous
 
 
 def is_profile_of(record: Mapping[str, Any], config: Config, machine: Mapping[str, Any]) -> bool:
     """Whether a record was measured with this model on this machine."""
+    theirs = record.get("machine")
     return record.get("identity") == identity_of(config) and (
-        machine_identity(record.get("machine") or {}) == machine_identity(machine)
+        machine_identity(theirs if isinstance(theirs, dict) else {}) == machine_identity(machine)
     )

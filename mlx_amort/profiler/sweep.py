@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.fit import Fit, fit_record, fit_rows
 from mlx_amort.profiler.floors import best_of, compare_with_floors, floors_of
 from mlx_amort.profiler.grid import (
     ANCHOR_VISITS,
@@ -36,7 +36,7 @@ from mlx_amort.profiler.ledger import Ledger, Measurer, Progress
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request, open_record
 from mlx_amort.profiler.rows import rows_from_records
-from mlx_amort.profiler.store import FILE_NAME
+from mlx_amort.profiler.store import FILE_NAME, LATEST_FILE_NAME, has_law, put_previous_aside
 from mlx_amort.profiler.wording import describe_held_out
 from mlx_amort.wording import format_duration
 
@@ -48,25 +48,26 @@ def run_sweep(
     measurer: Measurer,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, Any]:
-    """Measure what is requested into `folder`/profile.json, and return the record.
+) -> tuple[dict[str, Any], Path]:
+    """Measure what is requested into a file of `folder`, profile.json if it may; return the record and its file.
 
     A record there that is incomplete and of the same request is continued; a complete one is kept as
-    profile.previous.json. Raises: UserError when the folder holds the profile of another model or machine.
+    profile.previous.json, but one with a law stays where it is until there is another.
+    Raises: UserError when the folder holds the profile of another model or machine.
     """
-    record, told = open_record(request, folder, machine)
+    record, path, told = open_record(request, folder, machine)
     if told:
         progress.line(told)
-    sweep = Sweep(Ledger(record, folder, request, measurer, progress, clock))
+    sweep = Sweep(Ledger(record, path, request, measurer, progress, clock))
     sweep.measure_floors()
     if sweep.measure_anchor():
         sweep.plan()
         sweep.measure_grid()
     sweep.fit()
-    sweep.measure_floors_again()
     sweep.measure_held_out()
+    sweep.measure_floors_again()
     sweep.finish()
-    return record
+    return record, sweep.ledger.path
 
 
 class Sweep:
@@ -108,7 +109,7 @@ class Sweep:
         if (point.seq, point.precision, point.window) == (base.seq, base.precision, base.window):
             rates = best_of(self.record["rates"], rates)
         floors = floors_of(point.configure(self.request.base), rates)
-        self.record["floors"] = compare_with_floors(floors, fit) if fit else floors
+        self.record["floors"] = compare_with_floors(floors, fit) if has_law(self.record) else floors
         self.ledger.save()
 
     def _fitted_point(self) -> Point:
@@ -228,16 +229,19 @@ class Sweep:
     def fit(self) -> None:
         """The cost model of the rows, beside its floors; without one the record says why."""
         try:
-            self._fit = fit_rows(rows_from_records(self.record["rows"], str(self.ledger.folder / FILE_NAME)))
+            self._fit = fit_rows(rows_from_records(self.record["rows"], str(self.ledger.path)))
         except UserError as refusal:
             self.record["fit"], self.record["fit_refused"] = None, f"{refusal.why}; {refusal.todo}"
             return
         self.record["fit"] = self._fit.to_record()
 
     def measure_held_out(self) -> None:
-        """Predict configurations that were not measured, write the predictions down, then measure them."""
+        """Predict configurations that were not measured, write the predictions down, measure them, judge again.
+
+        A law that is rejected already predicts nothing.
+        """
         fit = self._fit
-        if fit is None:
+        if fit is None or (fit.is_rejected and not self.record["held_out"]):
             return
         if not self.record["held_out"]:
             taken = {point_of_record(row) for row in self.record["rows"]}
@@ -256,9 +260,11 @@ class Sweep:
             entry = self.record["held_out"][index] = with_measurement(entry, row)
             self.ledger.save()
             self.progress.line(describe_held_out(entry))
+        self._fit = fit_record(self.record, str(self.ledger.path))
+        self.record["fit"] = self._fit.to_record()
 
     def finish(self) -> None:
-        """The anchor's drift, the ringed configuration, and the mark that the sweep is complete."""
+        """The anchor's drift, the ringed configuration, the mark that the sweep is complete, its last place."""
         anchors = [row["step_s"] for row in self.record["rows"] if row.get("is_anchor") and row["step_s"]]
         if len(anchors) > 1:
             drift, spread = anchors[-1] / anchors[0] - 1, max(anchors) / min(anchors) - 1
@@ -266,6 +272,10 @@ class Sweep:
         self.record["chosen"] = self._chosen()
         self.record["status"] = "complete"
         self.ledger.save()
+        if self.ledger.path.name == LATEST_FILE_NAME and has_law(self.record):
+            latest, self.ledger.path = self.ledger.path, self.ledger.path.with_name(FILE_NAME)
+            put_previous_aside(self.ledger.path)
+            latest.replace(self.ledger.path)
 
     def _chosen(self) -> dict[str, Any] | None:
         """The first that was measured of: the configuration, the grid's base and the anchor."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from mlx_amort.profiler.floors import describe_floors, describe_phases
 from mlx_amort.profiler.points import point_of_record
+from mlx_amort.profiler.store import has_law
+from mlx_amort.profiler.verdict import LARGEST_DRIFT, describe_drift
 from mlx_amort.wording import format_size
 
 
@@ -47,13 +49,18 @@ def describe_outcome(record: Mapping[str, Any]) -> list[str]:
 
 def describe_findings(record: Mapping[str, Any]) -> list[str]:
     """Sentences on how far the costs are from their floors, where a step goes, and the anchor's drift."""
-    fit = record["fit"]
+    fit = record["fit"] if has_law(record) else None
     lines = describe_floors(record["floors"], fit)
     lines += describe_phases(record["rows"], record["floors"], fit["c0_s"] if fit else {})
     drift = record.get("drift")
     if drift:
-        lines.append(
+        change = drift["spread"]
+        # A machine that changed explains all that follows.
+        place = 0 if change > LARGEST_DRIFT else len(lines)
+        why = f"; {describe_drift(change)}" if change > LARGEST_DRIFT else ""
+        lines.insert(
+            place,
             f"anchor measured {drift['visits']} times: last to first {100 * drift['last_to_first']:+.1f} %, "
-            f"slowest to fastest {100 * drift['spread']:+.1f} %"
+            f"slowest to fastest {100 * change:+.1f} %{why}",
         )
     return lines

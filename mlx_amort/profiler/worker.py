@@ -3,6 +3,7 @@
 One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep goes on.
 
     {"job": "step", "config": {...}, "steps": 5}     the columns of a row, from the trainer's own TrainingStep
+    {"job": "peak", "config": {...}}                 the peak memory of two steps, and of their phases
     {"job": "rates", "config": {...}}                what the machine can do with this configuration's shapes
 
 Weights and bytes are random: a step's time does not depend on values.
@@ -114,6 +115,29 @@ def measure_step(config: Config, steps: int) -> dict[str, Any]:
     }
 
 
+def measure_peak(config: Config) -> dict[str, Any]:
+    """Peak memory of two steps of `config`, and of each phase in them. Units: bytes.
+
+    Two, for the second finds everything compiled and its buffers in place.
+    """
+    model = ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
+    state = new_train_state(model, config.optimizer, seed=0)
+    mx.eval(state.weights, state.optimizer)
+    step = TrainingStep(model, config.step, config.optimizer)
+    batch = _random_batch(config)
+    peaks: dict[str, list[int]] = {"window": [], "update": []}
+    for _ in range(2):
+        mx.reset_peak_memory()
+        loss, gradients = step.accumulate(state.weights, batch)
+        peaks["window"].append(mx.get_peak_memory())
+        mx.reset_peak_memory()
+        step.update(state, gradients, loss, _LEARNING_RATE)
+        peaks["update"].append(mx.get_peak_memory())
+        state.step += 1
+    phase_bytes = {name: max(values) for name, values in peaks.items()}
+    return {"peak_bytes": max(phase_bytes.values()), "phase_bytes": phase_bytes, "status": "ok"}
+
+
 def _random_batch(config: Config) -> Tokens:
     step, model = config.step, config.model
     dtype = np.uint8 if model.vocabulary <= 256 else np.uint16
@@ -151,7 +175,8 @@ def main() -> None:
         answer = measure_rates(config)
     else:
         try:
-            answer = measure_step(config, request["steps"])
+            is_peak = request["job"] == "peak"
+            answer = measure_peak(config) if is_peak else measure_step(config, request["steps"])
         except (MemoryError, RuntimeError) as refusal:
             if not _is_about_memory(refusal):
                 raise

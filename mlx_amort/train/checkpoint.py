@@ -37,6 +37,8 @@ FORMAT = 1
 WEIGHTS, OPTIMIZER, RECORD = "weights.safetensors", "optimizer.safetensors", "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})")
 
+_RESTORE = "restore the file, or delete its folder to go on from the checkpoint before it"
+
 Arrays = dict[str, mx.array]
 # Name -> shape and dtype that an array of a checkpoint must have.
 Expected = dict[str, tuple[tuple[int, ...], mx.Dtype]]
@@ -82,9 +84,18 @@ def save(run_folder: Path, state: TrainState, config: Config, keeps_older: bool 
     # MLX tells a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        todo = f"make room, then go on from the newest whole checkpoint: --resume {run_folder}"
+        # Half a checkpoint only takes the room that another attempt would need.
+        shutil.rmtree(_hidden(final), ignore_errors=True)
+        todo = f"make room, then {how_to_go_on(run_folder)}"
         raise UserError(f"checkpoint {final}", f"cannot be written ({reason})", todo) from error
     return final
+
+
+def how_to_go_on(run_folder: Path) -> str:
+    """What to do once the disk works again, naming the newest complete checkpoint."""
+    complete = complete_checkpoints(run_folder)
+    newest = f"from {complete[-1]}" if complete else "from the beginning, for no checkpoint was saved yet"
+    return f"go on {newest}: mlx-amort train --resume {run_folder}"
 
 
 def complete_checkpoints(run_folder: Path) -> list[Path]:
@@ -127,13 +138,18 @@ def load_weights(path: Path) -> Arrays:
 
 def load_config(path: Path) -> Config:
     """The configuration that a checkpoint's state was trained with."""
-    return from_dict(_read_record(path)["config"], where=f" in {path / RECORD}")
+    return from_dict(config_content(path), where=f" in {path / RECORD}")
+
+
+def config_content(path: Path) -> dict[str, Any]:
+    """That configuration in plain values, with the keys that the version had that wrote it."""
+    return dict(_read_record(path)["config"])
 
 
 def _write(final: Path, state: TrainState, config: Config) -> None:
     if final.exists():
         _delete(final)
-    temporary = final.with_name(f"{HIDDEN}{final.name}")
+    temporary = _hidden(final)
     temporary.mkdir()
     mx.save_safetensors(str(temporary / WEIGHTS), state.weights)
     mx.save_safetensors(str(temporary / OPTIMIZER), state.optimizer)
@@ -144,6 +160,10 @@ def _write(final: Path, state: TrainState, config: Config) -> None:
     flush_to_disk(temporary)
     os.rename(temporary, final)
     flush_to_disk(final.parent)
+
+
+def _hidden(final: Path) -> Path:
+    return final.with_name(f"{HIDDEN}{final.name}")
 
 
 def _delete(checkpoint: Path) -> None:
@@ -159,16 +179,22 @@ def _is_complete(path: Path) -> bool:
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        found, step = record["format"], record["step"]
-        is_sound = isinstance(step, int) and isinstance(record["config"], dict)
+        found, step, config = record["format"], record["step"], record["config"]
     except OSError as error:
-        raise UserError(str(path / RECORD), error.strerror or "cannot be read") from error
-    except (ValueError, KeyError, TypeError) as error:
+        todo = f"make it readable, or delete {path} to go on from the checkpoint before it"
+        raise UserError(str(path / RECORD), error.strerror or "cannot be read", todo) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path / RECORD, "is not a checkpoint's record") from error
     if found != FORMAT:
-        raise UserError(str(path), f"has format {found}", f"this version reads format {FORMAT}")
-    if not is_sound:
+        raise UserError(
+            str(path), f"has format {found}", f"this version reads format {FORMAT}: use the one that wrote it"
+        )
+    # true is an int to Python.
+    if not isinstance(config, dict) or not isinstance(step, int) or isinstance(step, bool):
         raise _damaged(path / RECORD, "is not a checkpoint's record")
+    named = _NAME.fullmatch(path.name)
+    if step < 0 or (named is not None and int(named[1]) != step):
+        raise _damaged(path / RECORD, f"says step {step}, which is not that of its folder's name")
     return dict(record)
 
 
@@ -187,12 +213,12 @@ def _load_arrays(path: Path, expected: Expected) -> Arrays:
 def _check(path: Path, loaded: Mapping[str, mx.array], expected: Expected) -> None:
     differing = sorted(loaded.keys() ^ expected.keys())
     if differing:
-        raise UserError(str(path), f"does not fit its configuration: {', '.join(differing[:5])}")
+        raise UserError(str(path), f"does not fit its configuration: {', '.join(differing[:5])}", _RESTORE)
     for name, (shape, dtype) in expected.items():
         array = loaded[name]
         if array.shape != shape or array.dtype != dtype:
             found, wanted = f"{array.dtype} {list(array.shape)}", f"{dtype} {list(shape)}"
-            raise UserError(str(path), f"{name} is {found} where its configuration says {wanted}")
+            raise UserError(str(path), f"{name} is {found} where its configuration says {wanted}", _RESTORE)
 
 
 def _expected_weights(config: Config) -> Expected:

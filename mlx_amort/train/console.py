@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
+from mlx_amort.streams import write
 from mlx_amort.train.due import bytes_to_validate
-from mlx_amort.train.forecast import Change, Pace
+from mlx_amort.train.forecast import Change, Forecast, Pace
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
 from mlx_amort.train.opening import Run
@@ -25,12 +26,14 @@ from mlx_amort.wording import format_duration, format_size, printable_lines
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
 SAMPLE_LINES = 6
+LARGEST_MEMORY_MISS = 0.1
 _TO_LINE_START, _CLEAR_TO_END = "\r", "\x1b[K"
 
 
 class Console:
     """Prints progress to one stream and the outcome to another.
 
+    A stream that was closed (a pipe to head) or is full falls silent; training does not die of it.
     quiet: of progress only what went wrong. json: the outcome is one JSON object.
     """
 
@@ -81,6 +84,9 @@ class Console:
                 self._line(line)
         elif change == "left":
             self.note(f"step {run.state.step:,}  {pace.forecast.warn(pace.recent_s)}")
+            if run.state.step < self._last_step:
+                now = dataclasses.replace(pace.forecast, step_s=pace.recent_s)
+                self.note(f"end         now {_end(run, self._last_step, now)}")
         else:
             self._line(f"step {run.state.step:,}  steps take {pace.recent_s:.4g} s, as predicted, again")
 
@@ -96,7 +102,7 @@ class Console:
         self._waiting = text
         if self._is_terminal:
             shown = text[: shutil.get_terminal_size().columns - 1]
-            print(f"{_TO_LINE_START}{shown}{_CLEAR_TO_END}", end="", file=self._stream, flush=True)
+            write(self._stream, f"{_TO_LINE_START}{shown}{_CLEAR_TO_END}")
         elif time.monotonic() - self._printed_at >= SECONDS_BETWEEN_LINES:
             self._line(text)
 
@@ -121,20 +127,20 @@ class Console:
         """Print the outcome."""
         self._end_moving_line()
         if self._as_json:
-            print(json.dumps(dataclasses.asdict(summary), indent=2), file=self._outcome, flush=True)
+            write(self._outcome, json.dumps(dataclasses.asdict(summary), indent=2) + "\n")
         else:
-            print("\n".join(summary_lines(summary)), file=self._outcome, flush=True)
+            write(self._outcome, "".join(f"{line}\n" for line in summary_lines(summary)))
 
     def _line(self, text: str, is_important: bool = False) -> None:
         if self._is_quiet and not is_important:
             return
         self._end_moving_line()
-        print(text, file=self._stream, flush=True)
+        write(self._stream, f"{text}\n")
         self._printed_at = time.monotonic()
 
     def _end_moving_line(self) -> None:
         if self._waiting is not None and self._is_terminal:
-            print(f"{_TO_LINE_START}{_CLEAR_TO_END}", end="", file=self._stream, flush=True)
+            write(self._stream, f"{_TO_LINE_START}{_CLEAR_TO_END}")
         self._waiting = None
 
 
@@ -160,8 +166,14 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
         yield f"            mlx-amort profile --grid --config {shlex.quote(str(run.folder.config))}"
     else:
         yield f"forecast    {pace.forecast.describe(run.unit)}"
-        steps, validation_bytes = last_step - run.state.step, bytes_to_validate(run, last_step)
-        yield f"end         {pace.forecast.describe_end(steps, validation_bytes, datetime.now())}"
+        if pace.forecast.warning:
+            yield f"warning     {pace.forecast.warning}"
+        yield f"end         {_end(run, last_step, pace.forecast)}"
+
+
+def _end(run: Run, last_step: int, forecast: Forecast) -> str:
+    steps, validation_bytes = last_step - run.state.step, bytes_to_validate(run, last_step)
+    return forecast.describe_end(steps, validation_bytes, datetime.now())
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
@@ -170,16 +182,23 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     bits = f"bits per {summary.unit}"
     where = f"step {summary.step:,} of {summary.total_steps:,}"
     yield f"{_ENDINGS[summary.ending]} at {where} ({summary.bytes:,} {summary.unit}s)"
-    if summary.val_bits is not None:
+    if summary.val_step is None:
+        yield "  quality     not validated yet; --eval-every STEPS validates on the way"
+    else:
         part = "all of" if summary.val_is_whole else f"{summary.val_bytes:,} {summary.unit}s of"
-        at = "" if summary.val_step == summary.step else f", at step {summary.val_step:,}"
-        yield f"  quality     {summary.val_bits:.4f} {bits} over {part} the validation part{at}"
+        quality = "not finite" if summary.val_bits is None else f"{summary.val_bits:.4f} {bits}"
+        yield f"  quality     {quality} over {part} the validation part, at step {summary.val_step:,}"
         yield f"  zlib -9     {summary.zlib_bits:.4f} {bits} on that part (its first 4 MiB at most)"
     if summary.train_bits is not None:
         yield f"  training    {summary.train_bits:.4f} {bits}, mean of the last steps"
     if summary.bytes_per_s is not None and summary.peak_bytes is not None:
-        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s, {format_duration(summary.train_s)} in all"
+        span = f"{format_duration(summary.train_s)} in all"
+        if summary.session_s != summary.train_s:
+            span += f", {format_duration(summary.session_s)} this time"
+        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s, {span}"
         yield f"  speed       {rate}, peak memory {format_size(summary.peak_bytes)}"
+    if summary.estimated_peak_bytes is not None and summary.session_peak_bytes is not None:
+        yield f"  memory      {_memory(summary, summary.estimated_peak_bytes, summary.session_peak_bytes)}"
     if summary.predicted_step_s is not None and summary.measured_step_s is not None:
         yield f"  forecast    {_kept(summary, summary.predicted_step_s, summary.measured_step_s)}"
     if summary.refused_steps:
@@ -192,8 +211,23 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     yield from _what_next(summary)
 
 
+def _memory(summary: Summary, estimated_bytes: int, measured_bytes: int) -> str:
+    miss = estimated_bytes / measured_bytes - 1
+    told = f"estimated {format_size(estimated_bytes)}, measured {format_size(measured_bytes)} ({100 * miss:+.1f} %)"
+    if summary.cache_bytes:
+        told += f", and {format_size(summary.cache_bytes)} of cache beside it"
+    if abs(miss) > LARGEST_MEMORY_MISS:
+        told += "; a miss of more than 10 % is worth a report: mlx-amort memory-estimate --measure shows it"
+    return told
+
+
 def _kept(summary: Summary, predicted_s: float, measured_s: float) -> str:
     deviation = 100 * (measured_s / predicted_s - 1)
+    if summary.is_from_steps:
+        return (
+            f"{predicted_s:.4g} s a step from {summary.predicted_from}, measured {measured_s:.4g} s over all "
+            f"({deviation:+.1f} %; median {summary.median_step_s:.4g} s)"
+        )
     return (
         f"predicted {predicted_s:.4g} s a step, measured {measured_s:.4g} s ({deviation:+.1f} %; "
         f"median {summary.median_step_s:.4g} s), from {summary.predicted_from}"

@@ -27,11 +27,22 @@ def most_bytes_at_end(run: Run, step: int) -> int:
     return max(CAP_STEPS, step) * run.config.bytes_per_step
 
 
+def amounts_at_end(run: Run, step: int) -> list[int]:
+    """What the validations at the end read at most, one after the other.
+
+    Where there were validations on the way, first as much as these: figures over more text do not continue theirs.
+    """
+    most, held_out = most_bytes_at_end(run, step), validation_targets(run.corpora)
+    is_less = most_bytes(run) < min(most, held_out)
+    return [most_bytes(run), most] if run.config.run.eval_every is not None and is_less else [most]
+
+
 def bytes_to_validate(run: Run, last_step: int) -> int:
     """What the validations from here to `last_step` will read in all; the one at the end only if it is the end."""
     held_out, every = validation_targets(run.corpora), run.config.run.eval_every
-    due = range(run.state.step + 1, last_step)
-    total = sum(is_due(step, every, last_step) for step in due) * min(held_out, most_bytes(run))
+    # Counted, not walked through: a run may be told to take 2^53 steps.
+    due = 0 if every is None else max(0, (last_step - 1) // every - run.state.step // every)
+    total = due * min(held_out, most_bytes(run))
     if last_step == run.config.total_steps:
-        total += min(held_out, most_bytes_at_end(run, last_step))
+        total += sum(min(held_out, most) for most in amounts_at_end(run, last_step))
     return total

@@ -1,6 +1,6 @@
 """What a run's steps will take, and whether they do; no mlx.
 
-A forecast comes from a profile (profiler/forecast.py) before the run, or from the run's own first steps.
+A forecast comes from a profile (profiler/forecast.py) before the run, or from the run's first steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ LARGEST_DEVIATION = 0.05
 RETURNED_DEVIATION = LARGEST_DEVIATION / 2
 WATCHED_STEPS = 16
 LEAST_WATCHED_STEPS = 8
+# Steps that forecast the others: at least so many and for so long, as a few short ones are mostly noise.
 FIRST_STEPS = 5
+FIRST_STEPS_S = 5.0
+MOST_FIRST_STEPS = 30
+# A deviation is told again once it has grown by this factor.
+_TOLD_AGAIN = 2.0
 
 Change = Literal["forecast", "left", "returned"]
 
@@ -29,9 +34,10 @@ Change = Literal["forecast", "left", "returned"]
 class Forecast:
     """The step time of one configuration.
 
-    Units: step_s, c0_s in seconds, c1_s_per_byte in seconds a byte. `source`: the profile, or
-    "the run's own first N steps", in which case the costs and the ceiling are None. is_extrapolated: the
-    bytes a step lie outside those that were measured.
+    Units: step_s, c0_s in seconds, c1_s_per_byte in seconds a byte. `source`: the profile, or "its first N
+    steps", in which case is_from_steps and the costs and the ceiling are None. is_extrapolated: the bytes a
+    step lie outside those that were measured. uncertainty: the share by which a law in doubt may be off.
+    warning: what else to know of it.
     """
 
     step_s: float
@@ -41,6 +47,9 @@ class Forecast:
     c0_s: float | None = None
     c1_s_per_byte: float | None = None
     is_extrapolated: bool = False
+    is_from_steps: bool = False
+    uncertainty: float | None = None
+    warning: str = ""
 
     @property
     def bytes_per_s(self) -> float:
@@ -61,7 +70,10 @@ class Forecast:
         if self.ceiling_fraction is not None:
             ceiling = f", {self.ceiling_fraction:.0%} of the ceiling of {self.ceiling_bytes_per_s:,.0f}"
         beyond = ", beyond the sizes that it measured" if self.is_extrapolated else ""
-        return f"{self.step_s:.4g} s a step, {self.bytes_per_s:,.0f} {unit}s/s{ceiling} (from {self.source}{beyond})"
+        doubt = "" if self.uncertainty is None else f", give or take {self.uncertainty:.0%}"
+        beyond += "" if self.uncertainty is None else ", its law is in doubt"
+        rate = f"{self.bytes_per_s:,.0f} {unit}s/s{ceiling}"
+        return f"{self.step_s:.4g} s a step{doubt}, {rate} (from {self.source}{beyond})"
 
     def describe_end(self, steps: int, validation_bytes: int, now: datetime) -> str:
         """When so many steps, and validations of so many bytes in all, will have been taken.
@@ -79,20 +91,21 @@ class Forecast:
         deviation = self.deviation(median_step_s)
         if deviation > 0:
             why = "another program on the machine, or heat"
-        elif self.ceiling_bytes_per_s is None:
+        elif self.is_from_steps:
             why = "the machine was busier then"
         else:
             why = "the machine was busier when it was profiled; profile again"
         return (
             f"the last steps took {median_step_s:.4g} s, {abs(deviation):.0%} "
-            f"{'more' if deviation > 0 else 'less'} than the {self.step_s:.4g} s predicted: {why}"
+            f"{'more' if deviation > 0 else 'less'} than the {self.step_s:.4g} s "
+            f"{f'of {self.source}' if self.is_from_steps else 'predicted'}: {why}"
         )
 
 
 def forecast_from_steps(samples_s: Sequence[float], bytes_per_step: int) -> Forecast:
-    """A forecast without a profile: the median of a run's own first steps, without the one that compiles."""
-    source = f"the run's own first {len(samples_s)} steps"
-    return Forecast(statistics.median(samples_s), bytes_per_step, source)
+    """A forecast without a profile: the median of a run's first steps, without the one that compiles."""
+    source = f"its first {len(samples_s)} steps"
+    return Forecast(statistics.median(samples_s), bytes_per_step, source, is_from_steps=True)
 
 
 class Pace:
@@ -105,7 +118,7 @@ class Pace:
         self.forecast = forecast
         self.why_none = why_none
         self._has_compiled = False
-        self._has_left = False
+        self._told_deviation: float | None = None
         self._steps_s: list[float] = []
         self._recent_s: deque[float] = deque(maxlen=WATCHED_STEPS)
 
@@ -130,24 +143,31 @@ class Pace:
         return statistics.median(self._recent_s)
 
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
-        """Note a step, and tell what it changes: there is a forecast now, the median left it, or is back."""
+        """Note a step, and tell what it changes: there is a forecast now, the median left it, or is back.
+
+        It leaves again when it is twice as far off as when that was last told, or to the other side.
+        """
         if not self._has_compiled:
             self._has_compiled = True
             return None
         self._steps_s.append(step_s)
         self._recent_s.append(step_s)
         if self.forecast is None:
-            if len(self._steps_s) < FIRST_STEPS:
+            count = len(self._steps_s)
+            is_long = sum(self._steps_s) >= FIRST_STEPS_S or count >= MOST_FIRST_STEPS
+            if count < FIRST_STEPS or not is_long:
                 return None
             self.forecast = forecast_from_steps(self._steps_s, bytes_per_step)
             return "forecast"
         if len(self._recent_s) < LEAST_WATCHED_STEPS:
             return None
-        deviation = abs(self.forecast.deviation(self.recent_s))
-        if not self._has_left and deviation > LARGEST_DEVIATION:
-            self._has_left = True
-            return "left"
-        if self._has_left and deviation <= RETURNED_DEVIATION:
-            self._has_left = False
+        deviation, told = self.forecast.deviation(self.recent_s), self._told_deviation
+        if told is not None and abs(deviation) <= RETURNED_DEVIATION:
+            self._told_deviation = None
             return "returned"
+        has_turned = told is not None and told * deviation < 0
+        least = LARGEST_DEVIATION if told is None or has_turned else _TOLD_AGAIN * abs(told)
+        if abs(deviation) > least:
+            self._told_deviation = deviation
+            return "left"
         return None

@@ -29,6 +29,8 @@ def header_lines(run: Run) -> Iterator[str]:
     if run.resumed_from is not None:
         yield f"resumed     from {run.resumed_from}"
         yield from (f"  changed   {key.replace(' and ', ' -> ', 1)}" for key in run.changed)
+        if rise := _rise(run):
+            yield f"  note      {rise}"
 
 
 def _model(run: Run) -> str:
@@ -44,10 +46,11 @@ def _model(run: Run) -> str:
 def _step(run: Run) -> str:
     config, step = run.config, run.config.step
     accumulated = f"{step.accum} micro-batches × " if step.accum > 1 else ""
+    cut = f", window {step.window} cut to the chunks of a row" if step.window > step.chunks else ""
     recomputed = ", activations recomputed" if step.activation_checkpointing else ""
     return (
         f"{config.bytes_per_step:,} {run.unit}s: {accumulated}{step.batch} rows × {step.chunks} chunks × "
-        f"{config.model.seq:,} {run.unit}s, gradient through {step.effective_window} ({step.tbptt}); "
+        f"{config.model.seq:,} {run.unit}s, gradient through {step.effective_window} ({step.tbptt}{cut}); "
         f"{step.precision}{recomputed}"
     )
 
@@ -80,6 +83,22 @@ def _schedule(config: Config) -> str:
     told = ", ".join(f"{counted(count, 'step')} {what}" for what, count in course.items() if count)
     decayed = f" to {last}" if last != highest else ""
     return f"learning rate {highest}{decayed} ({schedule.name}: {told})"
+
+
+def _rise(run: Run) -> str | None:
+    """What a longer run does to a learning rate that had begun to fall."""
+    step, steps, schedule = run.state.step, run.config.total_steps, run.config.schedule
+    rates = [row["lr"] for row in run.log.rows() if "lr" in row]
+    _, _, decay_steps = phases(steps, schedule)
+    if not run.changed or not rates or rates[-1] == max(rates) or step >= steps:
+        return None
+    before, after = rates[-1], learning_rate(step, steps, schedule)
+    if after < before or f"{after:g}" == f"{before:g}":
+        return None
+    begins = steps - decay_steps
+    decay = f"begins anew at step {begins:,}" if step < begins else f"now ends at step {steps:,}"
+    course = f": the decay {decay}" if decay_steps else ""
+    return f"learning rate goes from {before:g} back to {after:g}{course}"
 
 
 def _machine(run: Run) -> str:

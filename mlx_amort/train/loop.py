@@ -44,6 +44,10 @@ def train(
     pace = pace or Pace()
     results = Results(run, console, interrupt, pace)
     has_diverged = False
+    if results.is_recorded:
+        console.say(f"complete    {run.folder.path}: nothing is left to do and nothing was written")
+        results.recall()
+        return results.summarize("complete")
 
     console.header(run, last_step, pace)
     with PrefetchedStream(run.stream) as stream:
@@ -70,7 +74,7 @@ def train(
         checkpoint.save(run.folder.path, state, config, keeps_older=log.refused_in_a_row > 0)
     ending = how_it_ended(run, has_diverged, interrupt)
     if ending == "complete":
-        results.validate_whole()
+        results.validate_at_end()
         results.write_sample()
         ending = how_it_ended(run, has_diverged, interrupt)
     results.draw()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from mlx_amort.errors import UserError
 from mlx_amort.files import write_whole
 
 Row = dict[str, Any]
+
+_DELETE = "delete that line"
 
 
 class MetricsLog:
@@ -40,7 +43,9 @@ class MetricsLog:
         A killed run may have logged more steps than it saved, and left a line cut short.
         """
         rows = [row for row in read_rows(path) if row["step"] <= step]
-        write_whole(path, "".join(_line(row) for row in rows))
+        text = "".join(_line(row) for row in rows)
+        if not path.exists() or path.read_bytes() != text.encode():
+            write_whole(path, text)
         return cls(path)
 
     def append(self, row: Row) -> None:
@@ -53,10 +58,9 @@ class MetricsLog:
         """Every row, from the file: a long run keeps none in memory."""
         return read_rows(self.path)
 
-    def whole_validation(self, step: int) -> Row | None:
-        """The row of a validation over the whole validation part at `step`, if there was one."""
-        found = (row for row in reversed(self.rows()) if "val_bits" in row and row["step"] == step)
-        return next((row for row in found if row["whole"]), None)
+    def validations(self) -> list[Row]:
+        """The rows of all validations, oldest first."""
+        return [row for row in self.rows() if "val_bits" in row]
 
     def _count(self, row: Row) -> None:
         if "loss_bits" in row:
@@ -66,21 +70,76 @@ class MetricsLog:
 def read_rows(path: Path) -> list[Row]:
     """Every whole row of a log, without a last line that a kill cut short.
 
-    Raises: UserError for another line that is no row.
+    Raises: UserError for another line that is no row, with its number; for what is no file or cannot be read.
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            str(path), f"cannot be read as a log ({error.strerror})", "move it away or restore it"
+        ) from error
     # What follows the last line end is nothing, or a line that was never finished.
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line)
-            row["step"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}:{number}", "is not a row of a log", "delete that line") from error
-        rows.append(row)
-    return rows
+    return [_row(line, f"{path}:{number}") for number, line in enumerate(lines[:-1], start=1)]
+
+
+def _row(line: bytes, where: str) -> Row:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    # A thousand brackets are nested too deep for the reader.
+    except (ValueError, RecursionError) as error:
+        raise UserError(where, "is not a row of a log", _DELETE) from error
+    wrong = _wrong_in(row)
+    if wrong:
+        raise UserError(where, f"is not a row of a log: {wrong}", _DELETE)
+    assert isinstance(row, dict)
+    return row
+
+
+def _wrong_in(row: object) -> str:
+    """What keeps a value from being a row of a step or a validation; empty for a row."""
+    if not isinstance(row, dict):
+        return "it is no object of keys and values"
+    if "loss_bits" in row:
+        kind, wanted = "a step", _STEP
+    elif "val_bits" in row:
+        kind, wanted = "a validation", _VALIDATION
+    else:
+        return "it has neither loss_bits nor val_bits"
+    missing = [key for key in wanted if key not in row and key not in _OPTIONAL]
+    if missing:
+        return f"{kind} without {', '.join(missing)}"
+    for key, (is_right, name) in wanted.items():
+        if key in row and not is_right(row[key]):
+            return f"{key} is {json.dumps(row[key])[:40]}, not {name}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number as the log has them: finite, and none is below zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e300
+
+
+_COUNT = (lambda value: _is_number(value) and isinstance(value, int), "a whole number of at least 0")
+_NUMBER = (_is_number, "a number of at least 0")
+_NUMBER_OR_NULL = (lambda value: value is None or _is_number(value), "a number of at least 0, or null")
+_SWITCH = (lambda value: isinstance(value, bool), "true or false")
+_Wanted = dict[str, tuple[Callable[[object], bool], str]]
+_PLACE: _Wanted = {"step": _COUNT, "bytes": _COUNT}
+_STEP: _Wanted = {
+    **_PLACE,
+    "loss_bits": _NUMBER_OR_NULL,
+    "grad_norm": _NUMBER_OR_NULL,
+    "lr": _NUMBER,
+    "step_s": _NUMBER,
+    "predicted_s": _NUMBER_OR_NULL,
+    "peak_bytes": _COUNT,
+    "applied": _SWITCH,
+}
+_VALIDATION: _Wanted = {**_PLACE, "val_bits": _NUMBER_OR_NULL, "val_bytes": _COUNT, "whole": _SWITCH}
+# What a row may leave out, because whoever reads it can do without.
+_OPTIONAL = ("grad_norm", "lr", "predicted_s")
 
 
 def finite_or_none(value: float) -> float | None:

@@ -6,7 +6,6 @@ the run, the schedule and the optimizer's constants can, from the next step on.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,23 @@ from typing import Any
 
 from mlx_amort.backend import describe_machine
 from mlx_amort.config import Config
-from mlx_amort.config_io import SECTIONS, differing_keys
+from mlx_amort.config_io import SECTIONS, differing_keys, read_yaml, with_absolute_sources
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
+from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.partition import owners
-from mlx_amort.train.checkpoint import load_latest, versions
+from mlx_amort.train.checkpoint import (
+    RECORD,
+    complete_checkpoints,
+    config_content,
+    load_config,
+    load_latest,
+    versions,
+)
 from mlx_amort.train.metrics import MetricsLog
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
@@ -41,7 +48,6 @@ FIXED = (
     "optimizer.name",
     "run.seed",
 )
-BUILTIN = "builtin:"
 
 
 @dataclass
@@ -99,14 +105,16 @@ def resumed_run(
 ) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
+    One that was killed before its first checkpoint starts again: step 0 is a function of its configuration.
     Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus
-    is not what it was; when there is no checkpoint; when the run is already longer than asked for.
+    is not what it was; when the run is already longer than asked for.
     """
     folder = RunFolder(path)
-    config = with_absolute_sources(resolve(folder.read_config()))
+    config = with_absolute_sources(resolve(saved_config(path)))
     machine = describe_machine()
-    loaded = load_latest(path)
-    changed = differing_keys(loaded.config, config, SECTIONS)
+    state, trained, checkpoint = _saved_state(path)
+    saved = with_absolute_sources(trained)
+    changed = differing_keys(saved, config, SECTIONS)
     refused = [key for key in changed if key.startswith(FIXED)]
     if refused:
         raise UserError(
@@ -114,19 +122,31 @@ def resumed_run(
             f"this run was trained with another value (saved and asked for): {'; '.join(refused)}",
             "leave these as they were, or start a new run with --out",
         )
-    if loaded.state.step > config.total_steps:
+    if state.step > config.total_steps:
         raise UserError(
             f"{config.total_steps:,} steps",
-            f"the run in {path} is already at step {loaded.state.step:,}",
+            f"the run in {path} is already at step {state.step:,}",
             "ask for more",
         )
+    # Giving up the rest of a run that was to be longer is no change of a run that is complete.
+    is_complete = state.step >= saved.total_steps
+    if is_complete and state.step == config.total_steps and changed:
+        raise nothing_left(path, state.step)
     corpora, stream = _open_data(config, checking)
-    record = folder.read_record()
+    is_new = checkpoint is None and not folder.record.exists()
+    record = _new_record(machine, corpora, command) if is_new else folder.read_record()
     _check_corpora(path, corpora, record)
-    resumed = {"resumed_at": _now(), "step": loaded.state.step, "command": list(command), "machine": machine}
-    record["resumed"] = [*record.get("resumed", []), resumed]
-    folder.write(config, record)
-    log = MetricsLog.resumed(folder.metrics, loaded.state.step)
+    # A log that cannot be read is told before anything is written.
+    log = MetricsLog.resumed(folder.metrics, state.step)
+    if not is_complete or changed:
+        resumed = {
+            "resumed_at": _now(),
+            "step": state.step,
+            "command": list(command),
+            "machine": machine,
+        }
+        record["resumed"] = [*record.get("resumed", []), resumed]
+        folder.write(config, record)
     return Run(
         folder,
         config,
@@ -134,22 +154,74 @@ def resumed_run(
         corpora,
         stream,
         _model(config),
-        loaded.state,
+        state,
         log,
-        resumed_from=loaded.path,
+        resumed_from=checkpoint,
         changed=tuple(changed),
     )
 
 
-def with_absolute_sources(config: Config) -> Config:
-    """The configuration with its corpora named so that they are found from any folder."""
-    sources = tuple(
-        source
-        if source.path.startswith(BUILTIN)
-        else dataclasses.replace(source, path=str(Path(source.path).expanduser().absolute()))
-        for source in config.data.sources
+def _saved_state(path: Path) -> tuple[TrainState, Config, Path | None]:
+    """The newest state, the configuration it was trained with, and its checkpoint; without one that of step 0."""
+    begun = sorted((path / "checkpoints").glob("step-*"))
+    if begun or not RunFolder(path).config.is_file():
+        loaded = load_latest(path)
+        return loaded.state, loaded.config, loaded.path
+    config = saved_config(path)
+    return new_train_state(_model(config), config.optimizer, config.run.seed), config, None
+
+
+def nothing_left(path: Path, step: int) -> UserError:
+    """What to tell who asks for changes to a run that has no step left to take."""
+    return UserError(
+        f"--resume {path}",
+        f"the run is complete at step {step:,}: nothing is left to train, and nothing was changed",
+        f"say how long it is to be: --steps {2 * step}",
     )
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, sources=sources))
+
+
+def saved_config(path: Path) -> Config:
+    """The configuration of a run that is resumed: what config.yaml says, held against the newest checkpoint.
+
+    config.yaml may be ahead of the checkpoint, for a run resumed with other flags and killed since; but it is
+    whole, and what cannot change is as it was.
+    Raises: UserError when config.yaml was changed or damaged, naming the whole copy.
+    """
+    folder = RunFolder(path)
+    checkpoints = complete_checkpoints(path)
+    if not checkpoints:
+        return folder.read_config()
+    trained = load_config(checkpoints[-1])
+    try:
+        config = folder.read_config()
+        given = read_yaml(folder.config)
+    except UserError as error:
+        if not folder.config.is_file():
+            raise
+        raise _changed_config(path, checkpoints[-1], error.why) from error
+    missing = [
+        f"{section}.{key}"
+        for section, values in config_content(checkpoints[-1]).items()
+        if isinstance(values, dict)
+        for key in values
+        if key not in (given.get(section) or {})
+    ]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise _changed_config(path, checkpoints[-1], f"it lacks {', '.join(missing[:3])}{more}")
+    before, after = with_absolute_sources(trained), with_absolute_sources(config)
+    other = [key for key in differing_keys(before, after, SECTIONS) if key.startswith(FIXED)]
+    if other:
+        raise _changed_config(path, checkpoints[-1], f"trained with and written there: {'; '.join(other)}")
+    return config
+
+
+def _changed_config(path: Path, checkpoint: Path, why: str) -> UserError:
+    return UserError(
+        str(RunFolder(path).config),
+        f"was changed or damaged since the run was saved ({why})",
+        f'restore it: {checkpoint / RECORD} holds a whole copy under "config", which may be pasted into it',
+    )
 
 
 def state_bytes(config: Config) -> int:
@@ -164,8 +236,19 @@ def state_bytes(config: Config) -> int:
     )
 
 
+def step_bytes(config: Config) -> int:
+    """Bytes that a step takes at the very least beside the state: its rows and one chunk's embedded bytes.
+
+    The rows are held twice, for the next step is read ahead.
+    """
+    rows, row_units = config.step.accum * config.step.batch, config.model.seq * config.step.chunks + 1
+    compute_bytes = policy_of(config.step.precision).compute.size
+    embedded = config.step.batch * config.model.seq * config.model.hidden * compute_bytes
+    return 2 * rows * row_units * DISK_DTYPES[config.data.dtype].itemsize + embedded
+
+
 def check_memory(config: Config, machine: dict[str, Any]) -> None:
-    """Refuse a run whose state alone exceeds `run.memory_limit_bytes`, or the machine's memory.
+    """Refuse a run whose state, or a step's data, alone exceeds `run.memory_limit_bytes` or the machine's memory.
 
     Raises: UserError.
     """
@@ -177,6 +260,15 @@ def check_memory(config: Config, machine: dict[str, Any]) -> None:
             f"weights, gradients and optimizer state alone take {format_size(needed)}, and {format_size(limit)} "
             "may be used",
             "take a smaller preset or --precision bf16-pure, or raise run.memory_limit_bytes",
+        )
+    needed += step_bytes(config)
+    if needed > limit:
+        step = config.step
+        raise UserError(
+            f"{step.accum:,} micro-batches × {step.batch:,} rows × {step.chunks:,} chunks × {config.model.seq:,}",
+            f"the state, the data of a step and the first activations alone take {format_size(needed)}, and "
+            f"{format_size(limit)} may be used",
+            "lower --batch, --accum, --chunks or --seq, or raise run.memory_limit_bytes",
         )
 
 
@@ -207,12 +299,21 @@ def _new_record(machine: dict[str, Any], corpora: Sequence[Corpus], command: Seq
 
 
 def _check_corpora(path: Path, corpora: Sequence[Corpus], record: dict[str, Any]) -> None:
+    if len(corpora) != len(record["corpora"]):
+        raise UserError(
+            str(RunFolder(path).record),
+            f"tells of {len(record['corpora'])} corpora, and the run's configuration names {len(corpora)}",
+            "restore it from a copy, or start a new run with --out",
+        )
     for corpus, known in zip(corpora, record["corpora"], strict=True):
         if corpus.fingerprint() != known["fingerprint"]:
+            unit = unit_name(corpus.dtype)
+            how = f"{known['units']:,} {unit}s when the run started, {corpus.units:,} now"
+            if corpus.units == known["units"]:
+                how = f"still {corpus.units:,} {unit}s, with another content or in other files"
             raise UserError(
                 f"--resume {path}",
-                f"corpus '{corpus.name}' changed: {known['units']:,} units when the run started, "
-                f"{corpus.units:,} in other files now",
+                f"corpus '{corpus.name}' changed: {how}",
                 "bring back what it was, or start a new run with --out",
             )
 

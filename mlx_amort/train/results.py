@@ -11,7 +11,7 @@ from mlx_amort.evaluate import evaluate
 from mlx_amort.generate import sample
 from mlx_amort.train.checkpoint import complete_checkpoints
 from mlx_amort.train.console import Console
-from mlx_amort.train.due import most_bytes, most_bytes_at_end
+from mlx_amort.train.due import amounts_at_end, most_bytes
 from mlx_amort.train.forecast import Pace
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.metrics import Row, finite_or_none
@@ -34,19 +34,30 @@ class Results:
         self.console = console
         self.interrupt = interrupt
         self.pace = pace
-        self.validation: Row | None = None
         self.sample: bytes | None = None
         self._drawn_at = time.monotonic()
+        self._first_step = run.state.step
 
     def validate(self) -> None:
         """Log bits per byte over the first of what is held out."""
         self._validate(most_bytes(self.run))
 
-    def validate_whole(self) -> None:
-        """Log bits per byte over all that is held out, or much of it; a figure of the same state stands."""
-        self.validation = self.run.log.whole_validation(self.run.state.step)
-        if self.validation is None:
-            self._validate(most_bytes_at_end(self.run, self.run.state.step))
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the run is at its end and all that its end leaves is there."""
+        run = self.run
+        has_sample = run.config.run.sample_bytes == 0 or run.folder.sample.exists()
+        return run.state.step >= run.config.total_steps and has_sample and not self._left_to_validate()
+
+    def recall(self) -> None:
+        """Take the sample that an earlier session wrote for this one's."""
+        if self.run.config.run.sample_bytes and self.run.folder.sample.exists():
+            self.sample = self.run.folder.sample.read_bytes()
+
+    def validate_at_end(self) -> None:
+        """Log bits per byte over all that is held out, or much of it; figures of the same state stand."""
+        for most in self._left_to_validate():
+            self._validate(most)
 
     def write_sample(self) -> None:
         """Let the model go on from `run.sample_prompt`, into sample.txt; say so when it cannot."""
@@ -103,7 +114,8 @@ class Results:
         exit_codes = {"complete": 0, "stopped": 0, "diverged": 1}
         applied = [row["loss_bits"] for row in steps if row["applied"]][-LAST_STEPS:]
         median_s = statistics.median(row["step_s"] for row in steps) if steps else None
-        validation = self.validation or {"step": None, "val_bits": None, "val_bytes": None, "whole": False}
+        unknown: Row = {"step": None, "val_bits": None, "val_bytes": None, "whole": False}
+        validation = next(reversed(run.log.validations()), unknown)
         saved = complete_checkpoints(run.folder.path)
         return Summary(
             ending=ending,
@@ -123,8 +135,10 @@ class Results:
             zlib_bits=run.zlib_bits,
             bytes_per_s=run.config.bytes_per_step / median_s if median_s else None,
             train_s=sum(row["step_s"] for row in steps),
+            session_s=sum(row["step_s"] for row in steps if row["step"] > self._first_step),
             predicted_step_s=self.pace.predicted_s,
             predicted_from=self.pace.forecast.source if self.pace.forecast else None,
+            is_from_steps=self.pace.forecast is not None and self.pace.forecast.is_from_steps,
             measured_step_s=self.pace.mean_s,
             median_step_s=self.pace.median_s,
             peak_bytes=max((row["peak_bytes"] for row in steps), default=None),
@@ -135,6 +149,12 @@ class Results:
             sample=self.sample.decode("utf-8", errors="replace") if self.sample is not None else None,
         )
 
+    def _left_to_validate(self) -> list[int]:
+        run = self.run
+        logged = [row for row in run.log.validations() if row["step"] == run.state.step]
+        is_whole = any(row["whole"] for row in logged)
+        return [] if is_whole else amounts_at_end(run, run.state.step)[len(logged) :]
+
     def _validate(self, max_bytes: int) -> None:
         run = self.run
         try:
@@ -143,15 +163,15 @@ class Results:
             )
         except _Interrupted:
             return
-        self.validation = {
+        row = {
             "step": run.state.step,
             "bytes": run.state.step * run.config.bytes_per_step,
             "val_bits": finite_or_none(found.bits_per_byte),
             "val_bytes": found.bytes,
             "whole": found.is_whole,
         }
-        run.log.append(self.validation)
-        self.console.validated(self.validation, validation_targets(run.corpora))
+        run.log.append(row)
+        self.console.validated(row, validation_targets(run.corpora))
 
     def _progress(self, done: int, total: int) -> None:
         if self.interrupt.is_set:

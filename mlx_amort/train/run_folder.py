@@ -11,6 +11,7 @@ RUN/config.yaml      the resolved configuration
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
@@ -20,7 +21,7 @@ from typing import Any
 from mlx_amort.config import Config
 from mlx_amort.config_io import dump, load
 from mlx_amort.errors import UserError
-from mlx_amort.files import write_whole
+from mlx_amort.files import HIDDEN, write_whole
 
 RUNS = Path("runs")
 
@@ -62,12 +63,17 @@ class RunFolder:
         return load(self.config)
 
     def read_record(self) -> dict[str, Any]:
-        """The run's record. Raises: UserError when it cannot be read."""
+        """The run's record. Raises: UserError when it cannot be read, or lacks what is read of it."""
         self._check_is_run()
+        todo = "restore it from a copy, or start a new run with --out"
         try:
-            return dict(json.loads(self.record.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise UserError(str(self.record), "cannot be read as a run's record", "restore it") from error
+            record = json.loads(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(str(self.record), "cannot be read as a run's record", todo) from error
+        wrong = _wrong_in(record)
+        if wrong:
+            raise UserError(str(self.record), f"is damaged or was edited: {wrong}", todo)
+        return dict(record)
 
     def write(self, config: Config, record: dict[str, Any]) -> None:
         """Write configuration and record, each in one go."""
@@ -83,20 +89,54 @@ class RunFolder:
 def create(out: Path | None, name: str) -> RunFolder:
     """Make the folder of a new run: `out`, or runs/NAME-TIME with a name that nothing bears yet.
 
-    Raises: UserError when `out` already holds a run or cannot be made.
+    Raises: UserError when `out` already holds a run, or files of another kind, or cannot be made.
     """
     if out is None:
         out = _unused(name)
     folder = RunFolder(out)
+    try:
+        str(out).encode()
+    except UnicodeEncodeError as error:
+        # MLX takes no other name for the files of a checkpoint, and would say so at the first one.
+        raise UserError(
+            f"--out {os.fsencode(out)!r}", "is not a name in UTF-8", "name a folder in UTF-8"
+        ) from error
     if any(path.exists() for path in (folder.config, folder.record, folder.metrics, out / "checkpoints")):
         raise UserError(f"--out {out}", "already holds a run", f"go on with --resume {out}, or name another")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        foreign = next((entry.name for entry in sorted(out.iterdir()) if not _is_leftover(entry)), None)
     except OSError as error:
         raise UserError(
             f"--out {out}", f"cannot be made ({error.strerror})", "name another folder"
         ) from error
+    if foreign is not None:
+        raise UserError(f"--out {out}", f"holds other files ({foreign})", "name a new or an empty folder")
     return folder
+
+
+def _wrong_in(record: object) -> str:
+    """What keeps the content of run.json from being a run's record; empty for one."""
+    if not isinstance(record, dict):
+        return "it is no object of keys and values"
+    corpora, resumed = record.get("corpora"), record.get("resumed", [])
+    wanted: dict[str, type] = {"name": str, "units": int, "fingerprint": str}
+    if not isinstance(corpora, list) or not corpora:
+        return "it has no list named corpora"
+    for number, corpus in enumerate(corpora, start=1):
+        if not isinstance(corpus, dict) or not all(
+            isinstance(corpus.get(key), kind) and not isinstance(corpus.get(key), bool)
+            for key, kind in wanted.items()
+        ):
+            return f"corpus {number} has not {', '.join(wanted)}"
+    if not isinstance(resumed, list):
+        return "resumed is no list"
+    return ""
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether it is what a run leaves that is killed while it writes its first files."""
+    return entry.name.startswith((f"{HIDDEN}config.yaml.", f"{HIDDEN}run.json."))
 
 
 def _unused(name: str) -> Path:

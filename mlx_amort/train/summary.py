@@ -15,10 +15,13 @@ class Summary:
     unit: what `bytes` and bits are counted in, byte or id.
     ending: complete; stopped (by --stop-after); interrupted (by a signal); diverged.
     train_bits: mean of the last 20 steps. val_*: of the newest validation; val_is_whole: it read all of the
-    validation part. bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too.
-    predicted_step_s: by what predicted_from names. measured_step_s, median_step_s: mean and median of this
-    session's steps without its first, which compiles.
+    validation part. bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too; session_s:
+    over the steps of this one.
+    predicted_step_s: by what predicted_from names; is_from_steps: by the run itself.
+    measured_step_s, median_step_s: mean and median of this session's steps without its first, which compiles.
     refused_steps: steps not applied because loss or gradient was not finite.
+    estimated_peak_bytes: by profiler/memory.py; session_peak_bytes: of this session's steps, which it is held
+    against; cache_bytes: freed buffers that MLX keeps beside the peak.
     """
 
     ending: Ending
@@ -38,8 +41,10 @@ class Summary:
     zlib_bits: float
     bytes_per_s: float | None
     train_s: float
+    session_s: float
     predicted_step_s: float | None
     predicted_from: str | None
+    is_from_steps: bool
     measured_step_s: float | None
     median_step_s: float | None
     peak_bytes: int | None
@@ -48,3 +53,6 @@ class Summary:
     plot: str | None
     sample_file: str | None
     sample: str | None
+    estimated_peak_bytes: int | None = None
+    session_peak_bytes: int | None = None
+    cache_bytes: int | None = None

@@ -77,3 +77,22 @@ def test_another_profile_is_not_used_unasked_and_refused_when_asked(
     unasked = amort(*tiny, "--set", change, "--json", cwd=tmp_path)
     assert json.loads(unasked.stdout)["predicted_step_s"] is None
     assert "forecast    after the first steps: " in unasked.stderr
+
+
+def test_a_rejected_law_stops_no_run_and_its_measured_row_forecasts(
+    tmp_path: Path, profile: Path, tiny: list[str]
+) -> None:
+    record = json.loads(profile.read_text())
+    for row in record["rows"]:
+        row["step_s"] = 1e-6 * row["bytes_per_step"] ** 2 + 0.1
+    profile.write_text(json.dumps({**record, "held_out": []}))
+    measured = amort(*tiny, "--profile", str(profile), cwd=tmp_path)
+    assert measured.returncode == 0, measured.stderr
+    predicted_s = 1e-6 * BYTES_PER_STEP**2 + 0.1
+    assert f"forecast    {predicted_s:.4g} s a step, " in measured.stdout
+    assert f"warning     the law of {profile} was rejected; " in measured.stdout
+    tiny = [word.replace("step.batch=2", "step.batch=3") for word in tiny[:-1]]
+    other = [*tiny, "other", "--profile", str(profile)]
+    unmeasured = amort(*other, cwd=tmp_path)
+    assert unmeasured.returncode == 0, unmeasured.stderr
+    assert f"forecast    after the first steps: the law of {profile} was rejected, and" in unmeasured.stdout

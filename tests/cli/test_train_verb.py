@@ -55,6 +55,17 @@ def test_train_stop_resume(tmp_path: Path, tiny: list[str]) -> None:
     assert "--stop-after" in record["command"] and record["resumed"][0]["step"] == 2
 
 
+def test_flags_for_a_finished_run_are_refused_and_none_is_no_mistake(tmp_path: Path, tiny: list[str]) -> None:
+    assert amort(*tiny, "--out", "run", cwd=tmp_path).returncode == 0
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    for flags in (["--lr", "1e-5"], ["--steps", "4"]):
+        ended = amort("--resume", "run", *flags, cwd=tmp_path)
+        assert ended.returncode == 2 and "--steps 8" in ended.stderr and ended.stderr.count("\n") == 1
+    plain = amort("--resume", "run", cwd=tmp_path)
+    assert plain.returncode == 0 and "complete    run: nothing is left to do" in plain.stdout
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
 def test_the_default_corpus_is_said_only_where_none_was_named(tmp_path: Path) -> None:
     tiny = [f"--set={setting}" for setting in (*SETTINGS, "run.sample_bytes=0")] + ["--steps", "1"]
     unnamed = amort(*tiny, "--out", "unnamed", cwd=tmp_path)

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_amort.data.corpus import PIECE_UNITS, Corpus, check_ids, open_corpus
-from mlx_amort.data.sources import FilePart, MemoryPart
+from mlx_amort.data.corpus import (
+    BLOCK_UNITS,
+    PIECE_UNITS,
+    SAMPLED_BLOCKS,
+    SMALL_UNITS,
+    Corpus,
+    check_ids,
+    open_corpus,
+)
+from mlx_amort.data.sources import FilePart, MemoryPart, Units
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 
@@ -100,6 +108,41 @@ def test_bytes_are_held_against_a_smaller_vocabulary(tmp_path: Path) -> None:
     check_ids([corpus], 256)
     with pytest.raises(UserError, match="byte 255 at position 2"):
         check_ids([corpus], 255)
+
+
+def test_the_fingerprint_follows_every_byte_of_a_small_corpus(tmp_path: Path) -> None:
+    text = bytearray(b"text" * 5000)
+    found = set()
+    for place in (0, 4096, 10_000, 19_999):
+        text[place] ^= 1
+        (tmp_path / "a.txt").write_bytes(text)
+        found.add(open_corpus(str(tmp_path), "uint8", 0.5).fingerprint())
+    assert len(found) == 4
+
+
+def test_the_fingerprint_of_a_large_corpus_reads_its_ends_and_little_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.bin"
+    with open(file, "wb") as handle:
+        handle.truncate(6 * SMALL_UNITS)
+    found = {open_corpus(str(file), "uint16", 0.5).fingerprint()}
+    for place in (0, 6 * SMALL_UNITS - 1):
+        with open(file, "r+b") as changed:
+            changed.seek(place)
+            changed.write(b"\1")
+        found.add(open_corpus(str(file), "uint16", 0.5).fingerprint())
+    assert len(found) == 3
+    counts: list[int] = []
+    whole = Corpus.read
+
+    def counted(corpus: Corpus, start: int, count: int) -> Units:
+        counts.append(count)
+        return whole(corpus, start, count)
+
+    monkeypatch.setattr(Corpus, "read", counted)
+    open_corpus(str(file), "uint16", 0.5).fingerprint()
+    assert counts == [BLOCK_UNITS] * SAMPLED_BLOCKS
 
 
 def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,16 @@ def test_the_documentation_is_built_in() -> None:
     corpus = open_corpus("builtin:docs", "uint8", 0.05)
     assert 300_000 < corpus.units < 1_500_000
     assert "lambda" in whole(corpus).decode()
+
+
+def test_what_is_held_out_of_the_documentation_is_a_fair_sample_of_it() -> None:
+    corpus = open_corpus("builtin:docs", "uint8", 0.05)
+    held_out = corpus.validation_units
+    # zlib's bits of pieces as long as the tail: in the order of the names the tail is far below the mean.
+    pieces = [piece.tobytes() for piece in corpus.pieces(0, corpus.train_units, held_out)][:-1]
+    bits = [8 * len(zlib.compress(piece, 9)) / held_out for piece in pieces]
+    tail = corpus.read(corpus.train_units, held_out).tobytes()
+    assert abs(8 * len(zlib.compress(tail, 9)) / held_out / np.mean(bits) - 1) < 0.08
 
 
 def test_the_standard_library_is_built_in_without_its_tests_and_packages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.forecast import forecast_of
 from mlx_amort.profiler.points import point_of
-from mlx_amort.profiler.store import identity_of
+from mlx_amort.profiler.store import identity_of, profiles_folder
 from mlx_amort.profiler.sweep import run_sweep
 from tests.profiler.pretend import BASE, MACHINE, Lines, Machine, request_of
 
@@ -115,6 +116,53 @@ def test_a_rejected_law_is_not_asked_for_a_forecast_and_has_no_ceiling(tmp_path:
     assert "--profile" not in output.splitlines()[-1] and "% of the ceiling" not in output
 
 
+def test_a_command_holds_only_what_differs_from_its_preset(tmp_path: Path) -> None:
+    file = sweep_into(tmp_path, BASE, Machine(BASE))
+    arguments = [str(file), "--bytes", "1e6", "--min-updates", "100", "--json"]
+    planned = json.loads(CliRunner().invoke(plan, arguments, catch_exceptions=False).output)
+    words = shlex.split(planned["command"])
+    demo, choice = point_of(resolve(preset="demo")).to_record(), planned["choice"]
+    for key in ("batch", "chunks", "seq", "window", "accum", "optimizer"):
+        assert (f"--{key}" in words) == (demo[key] != choice[key])
+    assert "--accum" not in words and "--precision" not in words
+    assert not any("activation" in word for word in words)
+
+
+def test_without_a_file_the_newest_profile_with_a_fit_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    arguments = ["--bytes", "1e6", "--min-updates", "100"]
+    with pytest.raises(UserError, match=r"no profile with a fit is in .*profile --grid"):
+        CliRunner().invoke(plan, arguments, catch_exceptions=False)
+    for number, name in enumerate(("old", "new", "alone")):
+        folder = profiles_folder() / name
+        request = request_of(is_grid=name != "alone")
+        run_sweep(request, folder, MACHINE, Machine(BASE), Lines())
+        os.utime(folder / "profile.json", (number, number))
+    output = CliRunner().invoke(plan, arguments, catch_exceptions=False).output
+    newest = profiles_folder() / "new" / "profile.json"
+    assert output.startswith(f"profile: {newest}\n")
+    # `train` finds it there by itself.
+    assert "--profile" not in output.splitlines()[-1]
+    result = CliRunner().invoke(plan, [*arguments, "--json"], catch_exceptions=False)
+    assert json.loads(result.stdout)["choice"] and str(newest) in result.stderr
+
+
+def test_tables_of_a_plan_say_times_as_people_do() -> None:
+    output = CliRunner().invoke(plan, [GRID, "--bytes", "2.006e9"], catch_exceptions=False).output
+    assert " hours " not in output.partition("faster")[2] and " min" in output.partition("faster")[2]
+
+
+def test_memory_is_only_spoken_of_where_it_was_given() -> None:
+    asked = [GRID, "--bytes", "2.006e9", "--min-updates", "1000000"]
+    with pytest.raises(UserError) as refused:
+        CliRunner().invoke(plan, asked, catch_exceptions=False)
+    assert refused.value.todo == "ask for fewer updates or measure smaller configurations"
+    with pytest.raises(UserError, match="allow more memory"):
+        CliRunner().invoke(plan, [*asked, "--memory", "1GB"], catch_exceptions=False)
+
+
 def test_plan_json_has_the_choice() -> None:
     arguments = [GRID, "--bytes", "2.006GB", "--noise-scale", "200k", "--memory", "48GB", "--json"]
     record = json.loads(CliRunner().invoke(plan, arguments, catch_exceptions=False).output)
@@ -137,3 +185,29 @@ def test_plan_shows_the_configurations_around_the_best_size() -> None:
 def test_plan_names_the_option_that_is_wrong(option: str, value: str) -> None:
     with pytest.raises(UserError, match=option):
         CliRunner().invoke(plan, [GRID, "--bytes", "1e9", option, value], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("advantage", ["0", "-1", "inf", "nan", "1e300", "100.5"])
+def test_a_token_advantage_is_a_figure_that_can_be(advantage: str) -> None:
+    arguments = [GRID, "--bytes", "1e9", "--token-advantage", advantage]
+    with pytest.raises(UserError, match=r"--token-advantage .* at most 100; 1 means no advantage"):
+        CliRunner().invoke(plan, arguments, catch_exceptions=False)
+
+
+def test_no_command_is_printed_that_train_would_refuse(tmp_path: Path) -> None:
+    file = tmp_path / "lion.csv"
+    file.write_text(Path(GRID).read_text().replace("muon", "lion").replace("Muon", "lion"))
+    arguments = [str(file), "--bytes", "2e9", "--prefer", "lion"]
+    output = CliRunner().invoke(plan, arguments, catch_exceptions=False).output
+    assert output.splitlines()[-1] == "no command to run it: `mlx-amort train` has no optimizer lion"
+    record = json.loads(CliRunner().invoke(plan, [*arguments, "--json"], catch_exceptions=False).output)
+    assert record["command"] is None and record["choice"]["optimizer"] == "lion"
+
+
+def test_a_report_goes_into_a_folder(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("mine")
+    for out in (str(file), "/proc/x", str(file / "below")):
+        with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another"):
+            CliRunner().invoke(fit, [GRID, "--out", out], catch_exceptions=False)
+    assert file.read_text() == "mine"

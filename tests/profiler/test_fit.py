@@ -304,3 +304,52 @@ def test_json_has_the_keys_others_read() -> None:
         "kept_out",
     } <= set(record)
     assert set(record["intervals"]["c0_s"]) == {"muon", "adamw"}
+
+
+def test_a_law_that_misses_left_out_points_by_much_does_not_hold_however_noisy() -> None:
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.12)
+    noisy = (0.9, 0.95, 1.0, 1.05, 1.1)
+    fit = fit_rows(
+        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in noisy)) for row in rows]
+    )
+    assert fit.leave_one_out_error > 0.10 and fit.is_doubtful and not fit.is_rejected
+    assert "the samples are too noisy to judge: measure again on an idle machine" in fit.verdict
+    assert "holds" not in fit.verdict and fit.uncertainty >= fit.leave_one_out_error
+
+
+def test_a_cost_of_an_update_that_is_not_positive_is_no_law_that_holds() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: -0.05 + 54e-6 * size))
+    assert fit.is_doubtful and "c0 of muon is -0.05 s" in fit.verdict and "too noisy" not in fit.verdict
+
+
+def test_held_out_rows_lower_the_verdict_and_never_raise_it() -> None:
+    rows, unseen = made_rows(affine), Row(20, 2, 1024, "muon", affine(40_960, 20, 2))
+    assert not fit_rows(rows, [unseen]).is_doubtful
+    off = fit_rows(rows, [replace(unseen, step_s=(unseen.step_s or 0) * 1.15)])
+    assert off.is_doubtful and off.uncertainty == off.held_out_error == pytest.approx(1 - 1 / 1.15)
+    # The median of three decides.
+    assert not fit_rows(rows, [unseen, unseen, replace(unseen, step_s=9.0)]).is_doubtful
+    assert fit_rows(rows, [replace(unseen, step_s=9.0)]).is_rejected
+    bent = made_rows(lambda size, batch, chunks: 1.6 + 40e-6 * size + 2e-10 * size**2)
+    assert fit_rows(bent, [unseen]).is_rejected
+
+
+def test_a_machine_that_changed_rejects_the_law() -> None:
+    rows = made_rows(affine)
+    fit = fit_rows([*rows, replace(rows[2], step_s=(rows[2].step_s or 0) * 1.63)])
+    assert fit.is_rejected and fit.ceiling_bytes_per_s is None
+    assert "the machine changed by 63 % during the sweep: nothing can be fitted" in fit.verdict
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("did not fit", "no row fitted in memory; try a smaller --batch"),
+        ("too slow", "no row ended within its time; give a longer --time-budget or try a smaller --batch"),
+        ("scattered", "the samples of every row are too scattered; measure again on an idle machine"),
+    ],
+)
+def test_without_a_measured_row_the_reason_is_no_circle(status: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        fit_rows([replace(row, status=status) for row in made_rows(affine)])

@@ -35,7 +35,8 @@ def test_a_profile_is_found_by_model_and_machine_and_forecasts_what_was_not_meas
     assert forecast.ceiling_fraction == pytest.approx(size * C1_S_PER_BYTE / forecast.step_s)
     assert not forecast.is_extrapolated
     large = replace(BASE, step=replace(BASE.step, batch=1000))
-    assert forecast_from_profile(cached.parent, large, MACHINE).is_extrapolated
+    extrapolated = forecast_from_profile(cached.parent, large, MACHINE)[0]
+    assert extrapolated is not None and extrapolated.is_extrapolated
 
 
 @pytest.mark.parametrize(
@@ -94,16 +95,37 @@ def test_half_a_file_is_passed_over(cached: Path) -> None:
     assert find_forecast(BASE, MACHINE)[0] is not None
 
 
-def test_a_rejected_law_does_not_forecast_and_too_few_rows_do_not(cached: Path) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_without_a_law_the_measured_row_forecasts_with_a_warning_or_nothing_does(
+    cached: Path, is_named: bool, is_alone: bool
+) -> None:
     whole = json.loads(cached.read_text())
     for row in whole["rows"]:
         if row["step_s"]:
             row["step_s"] = 1e-9 * row["bytes_per_step"] ** 2 + 0.1
-    cached.write_text(json.dumps(whole))
-    assert find_forecast(BASE, MACHINE) == (None, f"{cached} its law was rejected")
-    cached.write_text(json.dumps({**whole, "rows": whole["rows"][:1]}))
-    with pytest.raises(UserError, match="cannot forecast: too few"):
-        forecast_of(cached, BASE, MACHINE)
+    rows = whole["rows"][:1] if is_alone else whole["rows"]
+    cached.write_text(json.dumps({**whole, "rows": rows, "held_out": []}))
+    profile = cached if is_named else None
+    forecast, why_none = forecast_of(profile, BASE, MACHINE)
+    assert forecast is not None and why_none == ""
+    assert forecast.step_s == pytest.approx(1e-9 * BASE.bytes_per_step**2 + 0.1)
+    why = f"{cached} has no law: too few" if is_alone else f"the law of {cached} was rejected"
+    assert forecast.warning.startswith(why) and "no prediction" in forecast.warning
+    assert forecast.ceiling_fraction is None
+    other = resolve(base=BASE, overrides=["step.batch=17"])
+    none, why_none = forecast_of(profile, other, MACHINE)
+    assert none is None and why_none.startswith(why) and "did not measure this configuration" in why_none
+
+
+def test_a_law_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
+    record = json.loads(cached.read_text())
+    for entry in record["held_out"]:
+        entry["measured_s"] *= 1.15
+    cached.write_text(json.dumps(record))
+    forecast = forecast_of(cached, BASE, MACHINE)[0]
+    assert forecast is not None and "s a step, give or take 13%, " in forecast.describe()
+    assert "its law is in doubt" in forecast.describe()
 
 
 def test_a_table_that_does_not_tell_its_model_does_not_forecast() -> None:

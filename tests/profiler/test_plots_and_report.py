@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlx_amort import plots
@@ -149,3 +151,33 @@ def test_fitted_points_are_not_drawn_as_not_fitted(window: int, tmp_path: Path) 
     panel: Any = Panel()
     plots._draw_others(panel, panel, record)
     assert max(drawn) == len(others) == 2
+
+
+@pytest.mark.parametrize(
+    ("c0_s", "c1"), [(0.1, 1e-5), (-0.02, 1e-5), (-0.003, 1e-5), (-0.001, 1e-5), (0.0005, 1e-5), (1.0, 1e-6)]
+)
+def test_the_ceilings_label_lies_on_no_curve_and_no_point(
+    c0_s: float, c1: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for batch in (32, 64, 96, 128, 256):
+        size = batch * 128
+        row = {"batch": batch, "chunks": 2, "seq": 64, "optimizer": "muon", "step_s": c0_s + c1 * size}
+        rows.append({**row, "bytes_per_step": size})
+    record = {"rows": rows, "fit": fit_rows(rows_from_records(rows, "made")).to_record()}
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure))
+    plots.cost_curve(record, tmp_path / "curve.png")
+    (figure,) = drawn
+    figure.canvas.draw()
+    rates = figure.axes[1]
+    (label,) = [text for text in rates.texts if "ceiling" in text.get_text()]
+    box = label.get_window_extent()
+    for line in rates.get_lines():
+        x, y = line.get_xdata(), line.get_ydata()
+        across = [(0.0, y[0]), (1.0, y[0])] if list(x) == [0, 1] else None
+        pixels = rates.transData.transform(list(zip(x, y, strict=True)))
+        if across:
+            pixels[:, 0] = rates.bbox.x0, rates.bbox.x1
+        many = np.concatenate([np.linspace(a, b, 50) for a, b in itertools.pairwise(pixels)])
+        assert not any(box.contains(*pixel) for pixel in many)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +42,8 @@ def test_a_grid_prints_its_fit_floors_and_held_out_and_writes_a_report(pretended
     ):
         assert part in result.stdout
     assert "measuring" in result.stderr and "measuring" not in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last == f"next  mlx-amort plan {out / 'profile.json'} --bytes D --min-updates U"
     for name in ("profile.json", "report.md", "cost_curve.png", "residuals.png", "memory.png"):
         assert (out / name).exists()
 
@@ -81,6 +85,17 @@ def test_one_configuration_without_grid_and_lists(pretended: Path) -> None:
     result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
     (row,) = json.loads(result.stdout)["rows"]
     assert (row["batch"], row["chunks"]) == (4, 4)
+
+
+def test_one_row_replaces_no_sweep_and_no_report_and_says_what_to_do_next(pretended: Path) -> None:
+    out = pretended / "out"
+    for arguments in (["--grid"], ["--batch", "4"]):
+        arguments = [*arguments, "--preset", "demo", "--out", str(out)]
+        result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    assert json.loads((out / "profile.json").read_text())["fit"] is not None
+    assert "No fit" not in (out / "report.md").read_text()
+    assert "No fit" in (out / "profile.latest" / "report.md").read_text()
+    assert result.stdout.splitlines()[-1] == "next  mlx-amort profile --grid --preset demo"
 
 
 def test_lists_narrow_a_grid_and_a_single_value_is_the_configurations(pretended: Path) -> None:
@@ -129,3 +144,42 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_value_that_is_none_is_named(arguments: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         CliRunner().invoke(profile.command, ["--preset", "demo", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("out", ["/dev/null", "/proc/x"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
+    pretended: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.setattr(profile, "run_sweep", lambda *arguments: pytest.fail("was measured"))
+    with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another folder"):
+        CliRunner().invoke(profile.command, ["--preset", "demo", "--out", out], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: "{",
+        lambda record: "[]",
+        lambda record: json.dumps({**record, "rows": [{"batch": 2}]}),
+        lambda record: json.dumps(
+            {**record, "status": "incomplete", "rows": [{**record["rows"][0], "window": None}]}
+        ),
+        lambda record: json.dumps(
+            {key: record[key] for key in record if key != "elapsed_s"} | {"status": "incomplete"}
+        ),
+    ],
+)
+def test_a_damaged_profile_says_how_to_get_past_it(pretended: Path, damage: Callable[[Any], str]) -> None:
+    out = pretended / "out"
+    arguments = ["--preset", "demo", "--out", str(out)]
+    CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    file = out / "profile.json"
+    file.write_text(damage(json.loads(file.read_text())))
+    before = file.read_bytes()
+    with pytest.raises(
+        UserError, match=r"profile\.json: is no whole profile.*; delete it, or name another --out"
+    ):
+        CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    assert file.read_bytes() == before
+    file.unlink()
+    assert CliRunner().invoke(profile.command, arguments, catch_exceptions=False).exit_code == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.rows import read_record, read_rows
+from mlx_amort.profiler.fit import fit_record
+from mlx_amort.profiler.rows import LARGEST_FILE_BYTES, read_record, read_rows
 
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
 
@@ -85,3 +87,78 @@ def test_a_wrong_file_is_told_what_is_wrong(tmp_path: Path, text: str, message: 
 def test_an_absent_file_is_told_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mlx-amort profile"):
         read_rows(tmp_path)
+
+
+HEADING = "batch,chunks,seq,optimizer,step_ms,memory_gb\n"
+OTHERS = "".join(f"{batch},1,64,muon,{3 * batch},1\n" for batch in (1, 2, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2,1,64,muon,1e308,1\n", "not between 1e-09 and 1e[+]09 s"),
+        ("2,1,64,muon,1e-320,1\n", "(not positive|not between)"),
+        ("2,1,64,muon,9e-8,1\n", "not between"),
+        ("1e308,1,64,muon,3,1\n", "is over 2,147,483,647"),
+        ("2147483647,2147483647,64,muon,3,1\n", "bytes a step: .* is over"),
+        ("2,1,64,muon,3,1e308\n", "is no amount of memory"),
+        ("2,1,64,muon,3,-1\n", "is no amount of memory"),
+        ("2,1,64,muon,nan,1\n", "not finite"),
+        (f"2,1,64,{'m' * 200_000},3,1\n", "line 6: is no CSV"),
+        (f"2,1,64,{'m' * 100_000},3,1\n", "optimizer: .* is no name"),
+    ],
+)
+def test_an_impossible_number_is_told_with_its_row(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "wrong.csv"
+    file.write_text(HEADING + OTHERS + line)
+    with pytest.raises(UserError, match=message) as refusal:
+        fit_record(read_record(file), str(file))
+    assert refusal.value.todo and "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+
+
+def test_times_that_hide_each_other_are_no_law(tmp_path: Path) -> None:
+    file = tmp_path / "wild.csv"
+    file.write_text(
+        HEADING + "1,1,1,muon,1e-6,1\n100,1,1,muon,1e6,1\n1000,1,1,muon,1e12,1\n9,1,1,muon,1e11,1\n"
+    )
+    with pytest.raises(UserError, match="cannot be told apart"):
+        fit_record(read_record(file), str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"rows": ' + "[" * 100_000, "not valid JSON"),
+        ('{"rows": [{"batch": ' + "9" * 10_000 + "}]}", "not valid JSON"),
+        (
+            '{"rows": [{"batch": 1' + "0" * 400 + ', "chunks": 1, "seq": 1, "optimizer": "muon"}]}',
+            "not a number",
+        ),
+        ('{"rows": [{"batch": true, "chunks": 1, "seq": 1, "optimizer": "muon"}]}', "True is not"),
+        (
+            '{"rows": [{"batch": [1], "chunks": 1, "seq": 1, "optimizer": "muon"}]}',
+            "kind list is not a number",
+        ),
+        (
+            '{"rows": [{"batch": 1, "chunks": 1, "seq": 1, "optimizer": "muon", "samples_s": ["x"]}]}',
+            "samples_s: 'x' is not a number",
+        ),
+        ('{"rows": [], "held_out": 3}', "held_out is no list"),
+    ],
+)
+def test_a_wrong_profile_is_told_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        fit_record(read_record(tmp_path), "profile.json")
+
+
+def test_what_has_no_end_and_what_is_too_large_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/dev/zero: is no regular file"):
+        read_record("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="is no regular file"):
+        read_record(tmp_path / "pipe")
+    with open(tmp_path / "large.csv", "wb") as handle:
+        handle.truncate(LARGEST_FILE_BYTES + 1)
+    with pytest.raises(UserError, match="are the most that is read"):
+        read_record(tmp_path / "large.csv")

@@ -35,7 +35,7 @@ CENTER = point_of(BASE)
 
 
 def sweep(folder: Path, request: Request, machine: Machine, progress: Lines | None = None) -> dict[str, Any]:
-    return run_sweep(request, folder, MACHINE, machine, progress or Lines(), machine.clock)
+    return run_sweep(request, folder, MACHINE, machine, progress or Lines(), machine.clock)[0]
 
 
 def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> None:
@@ -302,3 +302,65 @@ def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
     assert any(line.startswith("c0 of muon = ") for line in lines)
     assert any("windows 90.0%, update 10.0%" in line and "accumulation" in line for line in lines)
     assert any("update timed alone" in line and "fitted c0" in line for line in lines)
+
+
+def test_a_profile_with_a_law_is_replaced_by_another_law_only(tmp_path: Path) -> None:
+    good = sweep(tmp_path, request_of(), Machine(BASE))
+    progress = Lines()
+    alone, path = run_sweep(request_of(is_grid=False), tmp_path, MACHINE, Machine(BASE), progress)
+    assert alone["fit"] is None and path == tmp_path / "profile.latest.json"
+    assert json.loads(path.read_text()) == alone
+    assert json.loads((tmp_path / "profile.json").read_text()) == good
+    assert any("stays until this one has a law" in line for line in progress.lines)
+    with pytest.raises(Killed):
+        sweep(tmp_path, request_of(), Machine(BASE, dies_at=5))
+    assert json.loads((tmp_path / "profile.json").read_text()) == good
+    better, path = run_sweep(request_of(), tmp_path, MACHINE, Machine(BASE), progress)
+    assert path == tmp_path / "profile.json" and json.loads(path.read_text()) == better
+    assert any(line.startswith("continuing") for line in progress.lines)
+    assert json.loads((tmp_path / "profile.previous.json").read_text()) == good
+    assert not (tmp_path / "profile.latest.json").exists()
+
+
+class Held(Machine):
+    """Obeys the law until so many rows are measured, and then takes half as long again, or more."""
+
+    after = 10**9
+    factor = 1.6
+
+    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
+        row = super().step(point, limit_s)
+        if len(self.measured) > self.after and row["step_s"]:
+            row["step_s"] *= self.factor
+            row["samples_s"] = [self.factor * sample for sample in row["samples_s"]]
+        return row
+
+
+@pytest.mark.parametrize(("factor", "law"), [(1.05, "affine"), (1.15, "affine"), (1.6, "rejected")])
+def test_what_was_held_out_lowers_the_verdict(tmp_path: Path, factor: float, law: str) -> None:
+    machine = Held(BASE)
+    machine.after = len(sweep(tmp_path / "whole", request_of(), Machine(BASE))["rows"])
+    machine.factor = factor
+    fit = sweep(tmp_path / "held", request_of(), machine)["fit"]
+    assert (fit["law"], fit["is_doubtful"]) == (law, factor == 1.15)
+    assert ("held out is missed" in fit["verdict"]) == (factor > 1.1)
+    assert fit["held_out_error"] == pytest.approx(1 - 1 / factor)
+
+
+def test_a_machine_that_changed_fits_nothing_says_so_first_and_has_no_ratios(tmp_path: Path) -> None:
+    machine = Machine(BASE, slowdown=1.03)
+    record = sweep(tmp_path, request_of(), machine)
+    change = f"the machine changed by {100 * record['drift']['spread']:.0f} % during the sweep"
+    assert (
+        record["fit"]["law"] == "rejected" and f"{change}: nothing can be fitted" in record["fit"]["verdict"]
+    )
+    assert record["held_out"] == [] and record["fit"]["ceiling_bytes_per_s"] is None
+    assert "c1_times_floor" not in record["floors"]
+    lines = describe_outcome(record)
+    assert change in lines[0]
+    assert not any("× its floor" in line or "fitted c0" in line for line in lines)
+
+
+def test_no_row_that_fits_says_what_to_try(tmp_path: Path) -> None:
+    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=1))
+    assert describe_outcome(record)[-1] == "no fit: no row fitted in memory; try a smaller --batch"

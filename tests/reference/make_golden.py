@@ -7,6 +7,8 @@ initialisation, so that every part of the network matters to the loss and shows 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ ALPHABETS = {
     "punctuation": b"ab  (){}[];,.=+-*\n",
     "bytes": bytes(range(256)),
 }
+TRUNKS, RULES = ("dense", "recurrent", "patched", "hybrid"), ("every", "first")
 TEXTS = (*ALPHABETS, "exact", "mixed")
 
 
@@ -87,7 +90,29 @@ def make_case(shape: Shape, text: str = "words", seed: int = 0) -> dict[str, NDA
     return case
 
 
-def main() -> None:
+def check(shape: Shape, text: str) -> None:
+    """Raises ValueError, as "what: why; what to do", for sizes that make no model or no such text."""
+    for field in fields(Shape):
+        value = getattr(shape, field.name)
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"--{field.name.replace('_', '-')} {value}: must be at least 1; give 1 or more")
+    if shape.trunk not in TRUNKS:
+        raise ValueError(f"--trunk {shape.trunk}: no such trunk; choose one of {', '.join(TRUNKS)}")
+    if shape.boundary_rule not in RULES:
+        raise ValueError(f"--boundary-rule {shape.boundary_rule}: no such rule; choose {' or '.join(RULES)}")
+    if shape.hidden % shape.heads:
+        raise ValueError(f"--heads {shape.heads}: does not divide --hidden {shape.hidden}; choose a divisor")
+    if shape.is_patched and shape.seq % shape.patch_stride:
+        raise ValueError(
+            f"--seq {shape.seq}: is not divisible by --patch-stride {shape.patch_stride}; choose a multiple"
+        )
+    if shape.vocabulary < 256 or (shape.is_patched and shape.vocabulary != 256):
+        raise ValueError(f"--vocabulary {shape.vocabulary}: does not fit bytes; leave it at 256")
+    if text in ("exact", "mixed") and shape.slots - 1 > len(range(2, shape.seq, 2)):
+        raise ValueError(f"--text {text}: needs two bytes a slot; choose a larger --patch-stride")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write a golden case computed by the float64 oracle.")
     parser.add_argument("out", type=Path)
     defaults = Shape("hybrid", hidden=16, layers=2, ffn=32, heads=2, seq=16, batch=2, chunks=2)
@@ -96,10 +121,23 @@ def main() -> None:
         parser.add_argument("--" + field.name.replace("_", "-"), type=type(default), default=default)
     parser.add_argument("--text", choices=TEXTS, default="words")
     parser.add_argument("--seed", type=int, default=0)
-    options = vars(parser.parse_args())
+    options = vars(parser.parse_args(arguments))
     out, text, seed = options.pop("out"), options.pop("text"), options.pop("seed")
-    np.savez_compressed(out, allow_pickle=False, **make_case(Shape(**options), text, seed))
+    try:
+        check(Shape(**options), text)
+        if seed < 0:
+            raise ValueError(f"--seed {seed}: must be at least 0; 0 is usual")
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    case = make_case(Shape(**options), text, seed)
+    try:
+        np.savez_compressed(out, allow_pickle=False, **case)
+    except OSError as error:
+        print(f"error: {out}: {error.strerror}; name a file that can be written", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

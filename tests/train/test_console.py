@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import time
@@ -13,14 +14,15 @@ import numpy as np
 import pytest
 
 from mlx_amort.config import ScheduleConfig
+from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
-from mlx_amort.train.console import Console, step_line
+from mlx_amort.train.console import Console, step_line, summary_lines
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.loop import train
 from mlx_amort.train.metrics import MetricsLog, Row, read_rows
-from mlx_amort.train.opening import new_run
-from tests.train.tiny import tiny_config, write_text
+from mlx_amort.train.opening import new_run, resumed_run
+from tests.train.tiny import start, tiny_config, train_quietly, write_text
 
 
 class Terminal(io.StringIO):
@@ -97,6 +99,43 @@ def test_the_schedule_is_told_as_it_will_go(
     config = dataclasses.replace(config, schedule=ScheduleConfig(**{"base_lr": 3e-3, **schedule}))
     lines = list(header_lines(new_run(config, tmp_path / "run", ["test"])))
     assert wanted in next(line for line in lines if line.startswith("optimizer"))
+
+
+def test_a_window_longer_than_the_row_is_told(tmp_path: Path) -> None:
+    config = tiny_config(write_text(tmp_path))
+    config = dataclasses.replace(config, step=dataclasses.replace(config.step, window=5))
+    (line,) = (
+        found for found in header_lines(new_run(config, tmp_path / "run", ["test"])) if "rows" in found
+    )
+    assert "gradient through 2 (sliding, window 5 cut to the chunks of a row)" in line
+
+
+def test_a_longer_run_says_that_the_rate_goes_up_again(tmp_path: Path) -> None:
+    config = tiny_config(write_text(tmp_path), steps=10)
+    start(config, tmp_path / "run")
+    for steps, wanted in [
+        (20, "  note      learning rate goes from 0.0003 back to 0.003: the decay begins anew at step 16"),
+        (12, "  note      learning rate goes from 0.0003 back to 0.00109081: the decay now ends at step 12"),
+    ]:
+        resolve_longer = functools.partial(resolve, None, None, [f"run.steps={steps}"])
+        run = resumed_run(tmp_path / "run", resolve_longer, ["test"])
+        assert [line for line in header_lines(run) if "note" in line] == [wanted]
+
+
+def test_a_stopped_run_tells_spans_and_its_last_validation(tmp_path: Path) -> None:
+    config = tiny_config(write_text(tmp_path), eval_every=2)
+    _, first = start(config, tmp_path / "run", stop_after=1)
+    assert any("not validated yet" in line for line in summary_lines(first))
+    run = resumed_run(tmp_path / "run", lambda saved: saved, ["test"])
+    second, _ = train_quietly(run, stop_after=3)
+    assert second.session_s < second.train_s
+    (quality,) = (line for line in summary_lines(second) if "quality" in line)
+    assert quality.endswith("at step 2")
+    # The next session validates nothing, and tells that of the one before.
+    third, _ = train_quietly(resumed_run(tmp_path / "run", lambda saved: saved, ["test"]), stop_after=4)
+    spans = dataclasses.replace(third, train_s=25.0, session_s=12.0)
+    assert any("25 s in all, 12 s this time, peak" in line for line in summary_lines(spans))
+    assert third.val_step == 2
 
 
 def test_plain_lines_are_the_first_the_last_and_few_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +218,7 @@ def test_the_log_counts_refused_steps_and_passes_over_a_torn_line(tmp_path: Path
         log.append(row_of(step, loss_bits))
     log.append({"step": 3, "bytes": 300, "val_bits": 1.0, "val_bytes": 5, "whole": True})
     assert log.refused_in_a_row == MetricsLog(log.path).refused_in_a_row == 2
-    assert log.whole_validation(2) is None and log.whole_validation(3) is not None
+    assert [row["step"] for row in log.validations()] == [3]
     with log.path.open("a", encoding="utf-8") as file:
         file.write('{"step": 4')
     assert [row["step"] for row in read_rows(log.path)] == [1, 2, 3, 3]

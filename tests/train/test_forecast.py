@@ -14,6 +14,7 @@ from mlx_amort.train.due import bytes_to_validate
 from mlx_amort.train.forecast import (
     FIRST_STEPS,
     LEAST_WATCHED_STEPS,
+    MOST_FIRST_STEPS,
     WATCHED_STEPS,
     Change,
     Forecast,
@@ -48,7 +49,7 @@ def test_a_forecast_says_time_rate_ceiling_and_end() -> None:
 def test_first_steps_forecast_by_their_median() -> None:
     forecast = forecast_from_steps([1.0, 1.2, 9.0], 2400)
     assert (forecast.step_s, forecast.bytes_per_s, forecast.ceiling_fraction) == (1.2, 2000, None)
-    assert "the run's own first 3 steps" in forecast.describe()
+    assert "(from its first 3 steps)" in forecast.describe()
 
 
 def test_without_a_profile_the_steps_after_the_compiling_one_forecast() -> None:
@@ -57,6 +58,22 @@ def test_without_a_profile_the_steps_after_the_compiling_one_forecast() -> None:
     assert pace.predicted_s is None
     assert changes(pace, 1.0) == ["forecast"] and pace.predicted_s == 1.0
     assert (pace.mean_s, pace.median_s) == (1.0, 1.0)
+
+
+def test_short_steps_forecast_once_there_are_enough_of_them() -> None:
+    assert changes(Pace(), 60.0, *[0.3] * 17).index("forecast") == 17
+    assert changes(Pace(), 60.0, *[0.001] * 40).index("forecast") == MOST_FIRST_STEPS
+    assert changes(Pace(), 60.0, *[9.0] * 40).index("forecast") == FIRST_STEPS
+
+
+def test_a_median_that_is_twice_as_far_off_is_told_again() -> None:
+    pace = Pace(PROFILED)
+    assert changes(pace, 60.0, *[2.12] * WATCHED_STEPS).count("left") == 1
+    assert changes(pace, *[2.22] * WATCHED_STEPS).count("left") == 0
+    assert changes(pace, *[2.28] * WATCHED_STEPS).count("left") == 1
+    assert changes(pace, *[3.0] * WATCHED_STEPS).count("left") == 1
+    # Over to the other side, without being back between: that is told too.
+    assert changes(pace, *[1.8] * WATCHED_STEPS).count("left") == 1
 
 
 def test_a_median_is_watched_to_five_percent_and_told_once_until_it_returns() -> None:
@@ -86,14 +103,14 @@ def test_a_warning_says_how_far_and_why() -> None:
 
 
 def run_with(
-    tmp_path: Path, pace: Pace | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pace: Pace | None, monkeypatch: pytest.MonkeyPatch, steps: int = FIRST_STEPS + 3
 ) -> tuple[Summary, str, float]:
     """A tiny run with a forecast: its summary, what was printed, and the step time that the plot was told."""
     drawn = []
     monkeypatch.setattr(
         "mlx_amort.plots.loss_and_rate", lambda *rows, **told: drawn.append(told["predicted_step_s"])
     )
-    run = new_run(tiny_config(write_text(tmp_path), steps=FIRST_STEPS + 3), tmp_path / "run", ["test"])
+    run = new_run(tiny_config(write_text(tmp_path), steps=steps), tmp_path / "run", ["test"])
     printed = io.StringIO()
     summary = train(run, Console(printed, printed), Interrupt(), pace=pace)
     return summary, printed.getvalue(), drawn[-1]
@@ -102,10 +119,11 @@ def run_with(
 def test_a_run_with_a_forecast_says_it_logs_it_draws_it_and_sums_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forecast = Forecast(100.0, 128, "a profile", ceiling_bytes_per_s=2.0)
+    forecast = Forecast(100.0, 128, "a profile", ceiling_bytes_per_s=2.0, warning="no prediction")
     summary, printed, drawn = run_with(tmp_path, Pace(forecast), monkeypatch)
     header = printed.partition("\n\n")[0]
     assert "forecast    100 s a step, 1 bytes/s, 64% of the ceiling of 2 (from a profile)" in header
+    assert "warning     no prediction" in header
     assert "end         about " in header and "8 steps and their validations" in header
     rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "loss_bits" in row]
     assert [row["predicted_s"] for row in rows] == [100.0] * len(rows) and drawn == 100.0
@@ -119,14 +137,17 @@ def test_a_run_with_a_forecast_says_it_logs_it_draws_it_and_sums_up(
 def test_a_run_without_a_profile_says_how_to_get_one_and_forecasts_from_its_first_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary, printed, drawn = run_with(tmp_path, Pace(why_none="there is no profile"), monkeypatch)
+    pace, steps = Pace(why_none="there is no profile"), MOST_FIRST_STEPS + 3
+    summary, printed, drawn = run_with(tmp_path, pace, monkeypatch, steps)
     header, _, after = printed.partition("\n\n")
     assert "forecast    after the first steps: there is no profile" in header
     assert f"mlx-amort profile --grid --config {tmp_path / 'run' / 'config.yaml'}" in header
-    assert f"(from the run's own first {FIRST_STEPS} steps)" in after and "end         about " in after
+    assert f"(from its first {MOST_FIRST_STEPS} steps)" in after and "end         about " in after
     rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "loss_bits" in row]
     predicted = [row["predicted_s"] for row in rows]
-    assert predicted[: FIRST_STEPS + 1] == [None] * (FIRST_STEPS + 1)
+    assert predicted[: MOST_FIRST_STEPS + 1] == [None] * (MOST_FIRST_STEPS + 1)
+    line = next(line for line in summary_lines(summary) if "  forecast" in line)
+    assert f"s a step from its first {MOST_FIRST_STEPS} steps, measured" in line and "predicted" not in line
     assert (
         predicted[-1] == pytest.approx(summary.predicted_step_s, abs=1e-6)
         and drawn == summary.predicted_step_s
@@ -139,10 +160,13 @@ def test_leaving_the_forecast_is_said_even_to_who_asked_for_quiet(tmp_path: Path
     changes(pace, 60.0, *[2.2] * WATCHED_STEPS)
     printed = io.StringIO()
     console = Console(printed, printed, is_quiet=True)
+    console.header(run, run.config.total_steps, pace)
     console.pace_changed("returned", run, pace)
     assert printed.getvalue() == ""
     console.pace_changed("left", run, pace)
-    assert "10% more than the 2 s predicted" in printed.getvalue()
+    warned, end = printed.getvalue().splitlines()
+    assert "10% more than the 2 s predicted" in warned
+    assert end.startswith("end         now about ") and f"{run.config.total_steps} steps" in end
 
 
 def test_the_end_counts_the_validations_that_are_still_to_come(tmp_path: Path) -> None:

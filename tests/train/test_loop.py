@@ -16,7 +16,7 @@ from mlx_amort.config import Config, SourceConfig
 from mlx_amort.config_io import load, resolve
 from mlx_amort.errors import UserError
 from mlx_amort.optim.schedules import learning_rate
-from mlx_amort.train import loop, opening
+from mlx_amort.train import due, loop, opening
 from mlx_amort.train.checkpoint import complete_checkpoints, load_latest
 from mlx_amort.train.metrics import read_rows
 from mlx_amort.train.opening import new_run, resumed_run
@@ -76,7 +76,8 @@ def test_a_killed_run_that_logged_further_goes_on_from_its_checkpoint(tmp_path: 
     start(config, tmp_path / "killed", stop_after=2)
     log = tmp_path / "killed" / "metrics.jsonl"
     with log.open("a", encoding="utf-8") as file:
-        file.write('{"step": 3, "bytes": 1, "loss_bits": 1.0, "applied": true}\n{"step": 4, "by')
+        row = {"step": 3, "bytes": 1, "loss_bits": 1.0, "step_s": 1.0, "peak_bytes": 1, "applied": True}
+        file.write(json.dumps(row) + '\n{"step": 4, "by')
     go_on(tmp_path / "killed")
     assert exact_rows(tmp_path / "killed") == exact_rows(tmp_path / "whole")
 
@@ -127,6 +128,49 @@ def test_resuming_a_finished_run_takes_no_step_and_measures_nothing_twice(tmp_pa
     assert (second.step, second.val_bits, second.sample) == (6, first.val_bits, first.sample)
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_validates_at_its_end_also_what_it_did_on_the_way(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due, "CAP_STEPS", 2)
+    start(tiny_config(text, eval_every=2), tmp_path / "run")
+    rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "val_bits" in row]
+    assert [(row["step"], row["whole"]) for row in rows] == [(2, False), (4, False), (6, False), (6, True)]
+    assert len({row["val_bytes"] for row in rows[:3]}) == 1
+    start(tiny_config(text), tmp_path / "unwatched")
+    rows = [row for row in read_rows(tmp_path / "unwatched" / "metrics.jsonl") if "val_bits" in row]
+    assert [(row["step"], row["whole"]) for row in rows] == [(6, True)]
+
+
+def test_resuming_a_finished_run_writes_nothing(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text, eval_every=2), tmp_path / "run")
+    before = content(tmp_path / "run")
+    run = resumed_run(tmp_path / "run", lambda config: config, ["test"])
+    _, printed = train_quietly(run)
+    assert content(tmp_path / "run") == before
+    assert "nothing is left to do and nothing was written" in printed
+    with pytest.raises(UserError, match=r"complete at step 6: .* --steps 12"):
+        resumed_run(tmp_path / "run", asked("schedule.base_lr=1e-4"), ["test"])
+    assert content(tmp_path / "run") == before
+
+
+def test_a_finished_run_whose_sample_is_missing_writes_it(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run")
+    (tmp_path / "run" / "sample.txt").unlink()
+    go_on(tmp_path / "run")
+    assert (tmp_path / "run" / "sample.txt").exists()
+
+
+def test_a_run_may_be_closed_where_it_stopped(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=4)
+    run = resumed_run(tmp_path / "run", asked("run.steps=4"), ["test"])
+    assert train_quietly(run)[0].ending == "complete"
+    assert load(tmp_path / "run" / "config.yaml").run.steps == 4
+
+
 def asked(*overrides: str) -> Callable[[Config], Config]:
     return lambda saved: resolve(base=saved, overrides=overrides)
 
@@ -167,7 +211,7 @@ def test_a_longer_run_and_another_rate_are_taken_and_said(tmp_path: Path, text: 
 def test_a_corpus_that_changed_is_refused(tmp_path: Path, text: Path) -> None:
     start(tiny_config(text), tmp_path / "run", stop_after=1)
     text.write_text(text.read_text(encoding="utf-8") + "more", encoding="utf-8")
-    with pytest.raises(UserError, match=r"text\.txt' changed: 6,000 units"):
+    with pytest.raises(UserError, match=r"text\.txt' changed: 6,000 bytes"):
         go_on(tmp_path / "run")
 
 
@@ -175,6 +219,23 @@ def test_a_run_does_not_start_in_another_runs_folder(tmp_path: Path, text: Path)
     start(tiny_config(text), tmp_path / "run", stop_after=1)
     with pytest.raises(UserError, match="already holds a run; go on with --resume"):
         new_run(tiny_config(text), tmp_path / "run", ["test"])
+
+
+def test_a_run_does_not_start_among_other_files(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    new_run(tiny_config(text), tmp_path / "empty", ["test"])
+    with pytest.raises(UserError, match=r"holds other files \(.*\); name a new or an empty folder"):
+        new_run(tiny_config(text), tmp_path, ["test"])
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_a_refused_corpus_is_told_as_a_path(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    start(tiny_config(tmp_path / "sub" / ".." / "text.txt"), tmp_path / "run", stop_after=1)
+    other = f"data.sources={tmp_path / 'sub' / '..' / 'other.txt'}"
+    with pytest.raises(UserError, match="trained with another value") as caught:
+        resumed_run(tmp_path / "run", asked(other), ["test"])
+    assert f"data.sources: {text} and {tmp_path / 'other.txt'};" in str(caught.value)
 
 
 def test_the_default_folder_is_named_after_preset_and_time(
@@ -291,3 +352,28 @@ def test_a_run_that_ends_on_a_refused_step_deletes_no_older_checkpoint(
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     assert saved == ["step-00000003", "step-00000004"]
     assert "the last 1 steps were not applied; older checkpoints are kept" in printed
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, text: Path) -> None:
+    config = tiny_config(text, eval_every=2)
+    start(config, tmp_path / "whole")
+    for name in ("before_the_first_step", "without_a_record", "after_some_steps"):
+        run = new_run(config, tmp_path / name, ["test"])
+        if name == "without_a_record":
+            run.folder.record.unlink()
+        if name == "after_some_steps":
+            rows = (tmp_path / "whole" / "metrics.jsonl").read_text(encoding="utf-8").splitlines(True)
+            run.folder.metrics.write_text("".join(rows[:3]), encoding="utf-8")
+        resumed, summary = go_on(tmp_path / name)
+        assert resumed.resumed_from is None and summary.ending == "complete"
+        assert exact_rows(tmp_path / name) == exact_rows(tmp_path / "whole")
+        whole, again = load_latest(tmp_path / "whole").state, load_latest(tmp_path / name).state
+        assert is_equal(whole.weights, again.weights) and is_equal(whole.optimizer, again.optimizer)
+
+
+def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_again(tmp_path: Path, text: Path) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=2)
+    (tmp_path / "run" / "checkpoints" / "step-00000002" / "weights.safetensors").unlink()
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        go_on(tmp_path / "run")
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 2

@@ -1,0 +1,183 @@
+"""`mlx-amort memory-estimate`: what a step needs, part by part, and what fits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from mlx_amort.backend import describe_machine
+from mlx_amort.cli.memory_tables import (
+    COMMON_SIZES_GB,
+    describe_budget,
+    describe_estimate,
+    describe_fits,
+    describe_presets,
+)
+from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
+from mlx_amort.config import Config, OptimizerName, Precision
+from mlx_amort.config_io import preset_names, resolve, to_dict
+from mlx_amort.errors import UserError
+from mlx_amort.profiler.fits import largest_batch, with_step
+from mlx_amort.profiler.halves import Backend
+from mlx_amort.profiler.memory import Estimate, estimate, first_order_of
+from mlx_amort.profiler.process import run_worker
+from mlx_amort.wording import format_size, parse_size
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16-pure")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")
+
+
+@click.command()
+@click.option("--memory", metavar="48GB", help="Add the most rows that fit this much, with each lever.")
+@click.option("--measure", is_flag=True, help="Run two real steps in a process of their own, and compare.")
+@click.option(
+    "--backend",
+    type=click.Choice(["cpu", "metal", "cuda"]),
+    default="metal" if sys.platform == "darwin" else "cpu",
+    show_default=True,
+    help="What to estimate for.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@config_options(default_preset=DEFAULT_PRESET)
+def command(
+    requested: RequestedConfig, memory: str | None, measure: bool, backend: Backend, as_json: bool
+) -> None:
+    """Forecast a step's peak memory from the configuration alone.
+
+    Without a configuration: every preset against what lowers its peak, and what fits common memory sizes.
+    With the flags of `train`: that configuration by parts. Only --measure allocates anything.
+    """
+    memory_bytes = parse_size(memory, "--memory") if memory is not None else None
+    if not requested.gives_anything:
+        if measure:
+            raise UserError(
+                "--measure", "needs a configuration", "try --preset veritate_10m --batch 4 --measure"
+            )
+        sizes = [memory_bytes] if memory_bytes else [size * 10**9 for size in COMMON_SIZES_GB]
+        overview(sizes, backend, as_json)
+        return
+    config = requested.resolve()
+    found = estimate(config, backend)
+    record = _as_record(config, found)
+    if memory_bytes is not None:
+        record["largest_batches"] = _levers_record(config, memory_bytes, backend)
+    if measure:
+        record["measured"] = measured(config)
+        record["estimate_over_measured"] = (
+            estimate(config, record["measured"]["backend"]).peak_bytes / record["measured"]["peak_bytes"]
+        )
+    if as_json:
+        click.echo(json.dumps(record, indent=2))
+        return
+    click.echo(describe_estimate(config, found))
+    if memory_bytes is not None:
+        click.echo(f"\n{describe_budget(config, memory_bytes, record['largest_batches'])}")
+    if measure:
+        ratio = record["estimate_over_measured"]
+        peak = format_size(record["measured"]["peak_bytes"])
+        click.echo(f"\nmeasured: {peak} on {record['measured']['backend']}; estimate / measured {ratio:.3f}")
+
+
+def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
+    """Every preset against the levers, and the most rows of each that fit each memory size."""
+    configs = sorted(
+        (resolve(preset=name) for name in preset_names()), key=lambda each: each.model.parameters
+    )
+    peaks = [{key: peak for key, peak in _levers(config, backend)} for config in configs]
+    fits = [
+        {
+            config.preset or "": tuple(
+                largest_batch(with_step(config, activation_checkpointing=recomputes), size, backend)
+                for recomputes in (False, True)
+            )
+            for config in configs
+        }
+        for size in sizes
+    ]
+    if not as_json:
+        click.echo(describe_presets(configs, peaks, backend))
+        click.echo(f"\n{describe_fits(configs, sizes, fits)}")
+        return
+    rows = [
+        {
+            "preset": config.preset,
+            "parameters": config.model.parameters,
+            "batch": config.step.batch,
+            "window": config.step.effective_window,
+            "optimizer": optimizer,
+            "precision": precision,
+            "activation_checkpointing": recomputes,
+            "peak_bytes": peak,
+        }
+        for config, row in zip(configs, peaks, strict=True)
+        for (optimizer, precision, recomputes), peak in row.items()
+    ]
+    fitting = [
+        {"memory_bytes": size, "preset": name, "batch": plain, "batch_checkpointed": recomputed}
+        for size, row in zip(sizes, fits, strict=True)
+        for name, (plain, recomputed) in row.items()
+    ]
+    click.echo(json.dumps({"backend": backend, "rows": rows, "fits": fitting}, indent=2))
+
+
+def measured(config: Config) -> dict[str, Any]:
+    """Peak memory of two real steps in a fresh process. Raises: UserError for what does not fit this machine."""
+    machine = describe_machine()
+    memory_bytes = int(machine["memory_bytes"])
+    needed = estimate(config, machine["backend"]).peak_bytes
+    if needed > memory_bytes:
+        has = f"this machine has {format_size(memory_bytes)}"
+        raise UserError("--measure", f"it needs about {format_size(needed)}, and {has}", "take fewer rows")
+    outcome = run_worker({"job": "peak", "config": to_dict(config)}, memory_bytes)
+    answer = outcome.answer
+    if answer is None or answer["status"] != "ok":
+        last = outcome.errors.strip().splitlines()[-1:] or ["it was stopped for the memory it used"]
+        note = last[0] if answer is None else answer["note"]
+        raise UserError("--measure", f"the step did not run ({note})", "take fewer rows")
+    return {"backend": machine["backend"], "mlx": machine["mlx"], **answer}
+
+
+def _levers(config: Config, backend: Backend) -> list[tuple[tuple[str, str, bool], int]]:
+    return [
+        (
+            (optimizer, precision, recomputes),
+            estimate(_with_levers(config, optimizer, precision, recomputes), backend).peak_bytes,
+        )
+        for optimizer in OPTIMIZERS
+        for precision in PRECISIONS
+        for recomputes in (False, True)
+    ]
+
+
+def _with_levers(config: Config, optimizer: OptimizerName, precision: Precision, recomputes: bool) -> Config:
+    config = replace(config, optimizer=replace(config.optimizer, name=optimizer))
+    return with_step(config, precision=precision, activation_checkpointing=recomputes)
+
+
+def _levers_record(config: Config, memory_bytes: int, backend: Backend) -> list[dict[str, Any]]:
+    found = []
+    for precision in PRECISIONS:
+        for recomputes in (False, True):
+            for window in dict.fromkeys((config.step.effective_window, 1)):
+                levers = {"precision": precision, "activation_checkpointing": recomputes, "window": window}
+                batch = largest_batch(with_step(config, **levers), memory_bytes, backend)
+                found.append({**levers, "batch": batch})
+    return found
+
+
+def _as_record(config: Config, found: Estimate) -> dict[str, Any]:
+    return {
+        "preset": config.preset,
+        "parameters": config.model.parameters,
+        "backend": found.backend,
+        "peak_bytes": found.peak_bytes,
+        "phase": found.phase,
+        "parts": dict(found.parts),
+        "phase_bytes": dict(found.phase_bytes),
+        "first_order_bytes": sum(first_order_of(config).values()),
+        "first_order_parts": first_order_of(config),
+    }

@@ -1,0 +1,171 @@
+"""The words and tables of `mlx-amort memory-estimate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlx_amort.cli.tables import align
+from mlx_amort.config import Config
+from mlx_amort.profiler.memory import Estimate, first_order_of
+from mlx_amort.wording import format_size
+
+COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+_MOST_SHOWN = 999
+
+_PARTS = {
+    "weights": "weights",
+    "optimizer_state": "optimizer state",
+    "gradients": "gradients, one sum a weight",
+    "activations_attention": "activations kept, attention blocks",
+    "activations_recurrent": "activations kept, recurrent blocks",
+    "recurrence_state": "recurrence states, before and after",
+    "logits": "logits and their gradient",
+    "low_precision_copy": "matrices of half a block, in compute form",
+    "data": "bytes of the window",
+    "temporaries": "largest temporaries",
+}
+_ASSUMED = {
+    "cpu": "attention's gradient in tiles of 128 queries, products in float32, about 100 operations allocated ahead",
+    "metal": "attention's gradient in tiles of 256 queries; not measured on Metal",
+    "cuda": "attention fused in both directions; not measured on CUDA",
+}
+_PHASES = {"window": "the backward pass of a window", "update": "the update"}
+
+
+def describe_estimate(config: Config, found: Estimate) -> str:
+    """One configuration by parts, beside the first-order rule."""
+    model, step = config.model, config.step
+    recomputed = ", activations recomputed" if step.activation_checkpointing else ""
+    title = (
+        f"{config.preset or 'no preset'}: {model.parameters:,} parameters, {model.trunk} trunk, {step.batch} rows × "
+        f"{step.effective_window} chunks of {model.seq:,} bytes,\n"
+        f"{step.precision}, {config.optimizer.name}{recomputed}; {step.chunks} chunks a row and {step.accum} "
+        f"micro-batches make no difference"
+    )
+    rows = [
+        [_PARTS[name], format_size(size), f"{size / found.peak_bytes:.0%}"]
+        for name, size in found.parts.items()
+        if size
+    ]
+    rows.append(["peak", format_size(found.peak_bytes), ""])
+    other = "update" if found.phase == "window" else "window"
+    rule = first_order_of(config)
+    rule_parts = " + ".join(format_size(size) for size in rule.values())
+    return "\n".join(
+        [
+            title,
+            "",
+            align(["", "bytes", "share"], rows),
+            "",
+            f"the peak is in {_PHASES[found.phase]}; {_PHASES[other]} needs {format_size(found.phase_bytes[other])}",
+            f"assumed ({found.backend}): {_ASSUMED[found.backend]}",
+            f"first-order rule for plain float32: {rule_parts} = {format_size(sum(rule.values()))}",
+            "  (weights + optimizer + gradients + 10 values a byte, unit and block; see docs/memory.md)",
+        ]
+    )
+
+
+def describe_budget(config: Config, memory_bytes: int, levers: Sequence[Mapping[str, Any]]) -> str:
+    """The most rows that fit, with each lever."""
+    rows = [
+        [
+            str(lever["precision"]),
+            "yes" if lever["activation_checkpointing"] else "no",
+            str(lever["window"]),
+            str(lever["batch"]) if lever["batch"] else "none",
+        ]
+        for lever in levers
+    ]
+    heading = ["precision", "recomputed", "window", "rows"]
+    return f"most rows within {format_size(memory_bytes)}:\n{align(heading, rows, text_columns=(0, 1))}"
+
+
+def describe_presets(
+    configs: Sequence[Config], peaks: Sequence[Mapping[tuple[str, str, bool], int]], backend: str
+) -> str:
+    """Every preset against the levers, in GB."""
+    levers = list(peaks[0])
+    own = [
+        [
+            _short(config),
+            f"{config.step.batch}×{config.step.effective_window}",
+            *[_gigabytes(row[lever]) for lever in levers],
+        ]
+        for config, row in zip(configs, peaks, strict=True)
+    ]
+    columns = ["plain" if not lever[2] else "ckpt" for lever in levers]
+    table = align(["preset", "B×W", *columns], own).split("\n")
+    width = max(len(line) for line in table)
+    starts = _column_starts(["preset", "B×W", *columns], own)
+    names, precisions = [" "] * width, [" "] * width
+    for index, (optimizer, precision, recomputes) in enumerate(levers):
+        place = starts[index + 2]
+        if not recomputes:
+            _write(precisions, place, precision)
+            if precision == "fp32":
+                _write(names, place, optimizer)
+    return "\n".join(
+        [
+            f"Peak of one step in GB ({backend}), at each preset's own rows B and window W; "
+            "ckpt: --activation-checkpointing",
+            "",
+            "".join(names).rstrip(),
+            "".join(precisions).rstrip(),
+            *table,
+        ]
+    )
+
+
+def describe_fits(
+    configs: Sequence[Config], sizes: Sequence[int], fits: Sequence[Mapping[str, tuple[int, ...]]]
+) -> str:
+    """For each memory size the most rows of each preset."""
+    rows = [
+        [
+            f"{size / 1e9:g} GB",
+            *["/".join(_rows(batch) for batch in row[config.preset or ""]) for config in configs],
+        ]
+        for size, row in zip(sizes, fits, strict=True)
+    ]
+    heading = ["memory", *[_shorter(config) for config in configs]]
+    return "\n".join(
+        [
+            "Most rows B that fit, plain/ckpt, with the preset's own precision, optimizer and window (-: none)",
+            "",
+            align(heading, rows),
+            "",
+            "One configuration by parts: mlx-amort memory-estimate --preset NAME [--batch B ...] [--memory 48GB]",
+        ]
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return (
+        f"{size / 1e9:.2f}"
+        if size < 9.995e9
+        else f"{size / 1e9:.1f}"
+        if size < 99.95e9
+        else f"{size / 1e9:.0f}"
+    )
+
+
+def _rows(batch: int) -> str:
+    return "-" if batch == 0 else str(batch) if batch <= _MOST_SHOWN else f"{_MOST_SHOWN}+"
+
+
+def _short(config: Config) -> str:
+    return config.preset or config.model.trunk
+
+
+def _shorter(config: Config) -> str:
+    return _short(config).removeprefix("veritate_")
+
+
+def _column_starts(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    widths = [max(len(line[i]) for line in [heading, *rows]) for i in range(len(heading))]
+    return [sum(widths[:i]) + 2 * i for i in range(len(widths))]
+
+
+def _write(line: list[str], place: int, text: str) -> None:
+    line[place : place + len(text)] = list(text)

@@ -1,0 +1,155 @@
+"""The peak memory of one optimizer step, part by part, from the configuration alone; arithmetic only.
+
+    peak = max(window, update)
+    window = weights + optimizer + gradients + states + data + max over the halves of blocks, from the last back, of
+             (what earlier halves keep + what this one keeps + its workspace [+ the head, for the last])
+    update = weights + optimizer + gradients + the stacks being orthogonalised
+
+K and A do not appear: a window's activations are gone before the next begins. Every line is explained, and compared
+with measured steps, in docs/memory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from mlx_amort.config import Config, ModelConfig
+from mlx_amort.optim.partition import owners
+from mlx_amort.optim.stacks import stack_size
+from mlx_amort.profiler.halves import WIDE, Backend, halves_of, head_workspace, widths_of
+
+Phase = Literal["window", "update"]
+
+_TAIL = 3
+# Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
+_STACK_COPIES = 12
+_STACK_COPIES_PURE = 33
+_TENSOR_COPIES_PURE = 14
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of a step at its peak. `parts` sum to `peak_bytes`; `phase_bytes` has the peak of either phase."""
+
+    peak_bytes: int
+    phase: Phase
+    parts: Mapping[str, int]
+    phase_bytes: Mapping[Phase, int]
+    backend: Backend
+
+    @property
+    def always_bytes(self) -> int:
+        """What is there from the first step to the last."""
+        return sum(self.parts[name] for name in ("weights", "optimizer_state", "gradients"))
+
+
+def estimate(config: Config, backend: Backend = "cpu") -> Estimate:
+    """The peak memory of a step of `config`; nothing is allocated. Units: bytes."""
+    always = _always(config.model, config.step.precision, config.optimizer.name)
+    phases: dict[Phase, dict[str, int]] = {
+        "window": {**always, **_window(config, backend)},
+        "update": {
+            **always,
+            "temporaries": _update_temporaries(
+                config.model, config.step.precision, config.optimizer.name, backend
+            ),
+        },
+    }
+    totals: dict[Phase, int] = {name: sum(parts.values()) for name, parts in phases.items()}
+    phase: Phase = max(totals, key=lambda name: totals[name])
+    return Estimate(totals[phase], phase, phases[phase], totals, backend)
+
+
+@lru_cache
+def _always(model: ModelConfig, precision: str, optimizer: str) -> Mapping[str, int]:
+    widths = widths_of(precision)
+    shapes = model.parameter_shapes()
+    # Muon keeps one number a parameter, AdamW two.
+    kept = {"muon": 1, "adamw": 2}
+    state = sum(kept[owner] * math.prod(shapes[name]) for name, owner in owners(shapes, optimizer).items())
+    return {
+        "weights": model.parameters * widths.weights,
+        "optimizer_state": state * widths.weights,
+        "gradients": model.parameters * widths.gradients,
+    }
+
+
+def _window(config: Config, backend: Backend) -> dict[str, int]:
+    """The parts of the moment of the backward pass that needs most."""
+    step, model = config.step, config.model
+    halves = halves_of(config, backend)
+    recomputes = step.activation_checkpointing
+    stored = [half.entry if recomputes else half.kept for half in halves]
+    head = head_workspace(config, backend)
+    most, at, temporaries = 0, 0, 0
+    for index, half in enumerate(halves):
+        workspace = half.workspace + (half.again if recomputes else 0)
+        workspace += head if index == len(halves) - 1 else 0
+        needed = sum(stored[:index]) + half.kept + workspace
+        if needed > most:
+            most, at, temporaries = needed, index, workspace
+    activations = {"attention": 0, "recurrent": 0}
+    for half, size in zip(halves[:at], stored[:at], strict=True):
+        activations[half.block] += size
+    activations[halves[at].block] += halves[at].kept
+    return {
+        "activations_attention": activations["attention"],
+        "activations_recurrent": activations["recurrent"],
+        "recurrence_state": _state_bytes(config),
+        "data": step.batch * (model.seq * step.effective_window + 1) * (1 if model.vocabulary <= 256 else 2),
+        "temporaries": temporaries,
+    }
+
+
+def _state_bytes(config: Config) -> int:
+    """The streams' states before and after a window: S [B, h, d, d] in float32 and the convolution's last inputs."""
+    model = config.model
+    blocks = sum(kind == "recurrent" for kind in model.block_kinds)
+    memory = model.hidden * model.head_width * WIDE
+    tail = _TAIL * 3 * model.hidden * widths_of(config.step.precision).compute
+    return 2 * blocks * config.step.batch * (memory + tail)
+
+
+@lru_cache
+def _update_temporaries(model: ModelConfig, precision: str, optimizer: str, backend: Backend) -> int:
+    """What orthogonalising the largest stack takes; AdamW alone works in the buffers it replaces."""
+    shapes = model.parameter_shapes()
+    is_pure = precision == "bf16-pure"
+    owner_of = owners(shapes, optimizer)
+    counts = Counter(shapes[name] for name, owner in owner_of.items() if owner == "muon")
+    stacks = [
+        stack_size(matrices, math.prod(shape), backend == "cpu") * math.prod(shape) * WIDE
+        for shape, matrices in counts.items()
+    ]
+    largest = max((math.prod(shape) * WIDE for shape in shapes.values()), default=0)
+    muon = (_STACK_COPIES_PURE if is_pure else _STACK_COPIES) * max(stacks, default=0)
+    return max(muon, _TENSOR_COPIES_PURE * largest if is_pure else 0)
+
+
+def first_order_rule(
+    parameters: int, batch: int, seq: int, hidden: int, layers: int, optimizer: str = "adamw"
+) -> dict[str, int]:
+    """The rule of thumb for plain float32, in bytes: 4 P, 8 P (Muon 4 P), 4 P and 10 values a byte, unit and layer.
+
+    It knows neither slots, windows nor what is recomputed; shown beside the estimate. Source: docs/memory.md.
+    """
+    return {
+        "weights": WIDE * parameters,
+        "optimizer_state": (1 if optimizer == "muon" else 2) * WIDE * parameters,
+        "gradients": WIDE * parameters,
+        "activations": batch * seq * hidden * layers * 10 * WIDE,
+    }
+
+
+def first_order_of(config: Config) -> dict[str, int]:
+    """`first_order_rule` of a configuration."""
+    model = config.model
+    layers = len(model.block_kinds)
+    return first_order_rule(
+        model.parameters, config.step.batch, model.seq, model.hidden, layers, config.optimizer.name
+    )
