@@ -22,7 +22,8 @@ MACHINE = {
     "memory_bytes": 10**10,
 }
 # The demo is tuned now and then; the sweeps that are pretended here are not.
-SETTINGS = ["step.batch=16", "step.chunks=2", "step.window=2"]
+SHAPE = ["model.layers=4", "model.hidden=128", "model.ffn=512", "model.heads=4", "model.seq=256"]
+SETTINGS = [*SHAPE, "step.batch=16", "step.chunks=2", "step.window=2"]
 BASE = resolve(preset="demo", overrides=SETTINGS)
 C0_S = {"muon": 0.4, "adamw": 0.1}
 C1_S_PER_BYTE = 5e-5
