@@ -144,7 +144,7 @@ def main() -> None:
                 measured = measured_bytes(config, machine["memory_bytes"])
                 ratio = found.peak_bytes / measured["peak"]
                 ratios.setdefault(name, []).append(ratio)
-                phases = [found.phase_bytes[phase] / measured[phase] for phase in ("window", "update")]  # type: ignore[index]
+                phases = [found.phase_bytes[phase] / measured[phase] for phase in ("window", "update")]
                 print(
                     f"| {name} | {describe(config)} | {config.model.parameters:,} | {found.peak_bytes / 1e6:,.0f} | "
                     f"{measured['peak'] / 1e6:,.0f} | {ratio:.3f} | {phases[0]:.3f} | {phases[1]:.3f} |",

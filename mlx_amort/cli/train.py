@@ -5,15 +5,24 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
 from mlx_amort.cli.progress import Progress
+from mlx_amort.config import Config
 from mlx_amort.errors import UserError, user_error_of
+from mlx_amort.profiler.fits import budget_bytes, check_fits
 from mlx_amort.profiler.forecast import forecast_of
+from mlx_amort.profiler.memory import estimate
 from mlx_amort.streams import write
 from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.wording import parse_size
+
+if TYPE_CHECKING:
+    from mlx_amort.train.opening import Run
+    from mlx_amort.train.summary import Summary
 
 
 @click.command()
@@ -33,6 +42,10 @@ from mlx_amort.train.interrupt import Interrupt
     metavar="FILE",
     help="Forecast from this profile.json or folder. Without one: from what `mlx-amort profile` left.",
 )
+@click.option(
+    "--memory-limit", metavar="48GB", help="Most memory a step may use. Without one: what the machine has."
+)
+@click.option("--force", is_flag=True, help="Go ahead although a step is estimated to need more.")
 @click.option("--quiet", is_flag=True, help="Print only the summary.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON, progress to standard error."
@@ -45,6 +58,8 @@ def command(
     save_every: str | None,
     eval_every: str | None,
     profile: Path | None,
+    memory_limit: str | None,
+    force: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -55,10 +70,12 @@ def command(
     """
     if out is not None and resume is not None:
         raise UserError("--out and --resume", "a resumed run stays in its folder", "give only one of them")
-    requested = _with(requested, {"run.save_every": save_every, "run.eval_every": eval_every})
+    limit = None if memory_limit is None else str(parse_size(memory_limit, "--memory-limit"))
+    given = {"run.save_every": save_every, "run.eval_every": eval_every, "run.memory_limit_bytes": limit}
+    requested = _with(requested, given)
 
     # mlx is loaded here, and not for --help; everything from here on ends in good order at a signal.
-    from mlx_amort.backend import describe_machine, set_cpu_cache_limit
+    from mlx_amort.backend import describe_machine, set_cpu_cache_limit, wired_working_set
     from mlx_amort.train.console import Console, divergence
     from mlx_amort.train.forecast import Pace
     from mlx_amort.train.loop import train
@@ -66,9 +83,12 @@ def command(
 
     with Interrupt() as interrupt:
         set_cpu_cache_limit()
-        # Before the run has a folder: a refused profile leaves nothing behind.
+        # Before the run has a folder: what is refused leaves nothing behind.
         config = requested.resolve(None if resume is None else saved_config(resume))
-        pace = Pace(*forecast_of(profile, config, describe_machine()))
+        machine = describe_machine()
+        if not force:
+            _check_memory(config, machine)
+        pace = Pace(*forecast_of(profile, config, machine))
         checking = _Checking(interrupt)
         try:
             run = (
@@ -96,17 +116,37 @@ def command(
             console.say(f"corpus      {names} is the default; --data names your own")
         if resume is not None and run.resumed_from is None:
             console.say("resumed     from the beginning: the run ended before its first checkpoint")
+        first_step = run.state.step
         try:
-            summary = train(run, console, interrupt, stop_after, pace)
+            with wired_working_set():
+                summary = train(run, console, interrupt, stop_after, pace)
         except OSError as error:
             told = _ended_by_disk(error, run.folder.path)
             if told is None:
                 raise
             raise told from error
-        console.summary(summary)
+        console.summary(_with_memory(summary, run, first_step))
     if summary.ending == "diverged":
         write(sys.stderr, f"error: {divergence(summary)}\n")
     return summary.exit_code
+
+
+def _check_memory(config: Config, machine: dict[str, Any]) -> None:
+    limit = config.run.memory_limit_bytes
+    check_fits(config, budget_bytes(machine, limit), machine["backend"], is_given=limit is not None)
+
+
+def _with_memory(summary: Summary, run: Run, first_step: int) -> Summary:
+    """`summary` with the estimate beside the peak of this session's steps, and MLX's cache."""
+    import mlx.core as mx
+
+    rows = [row for row in run.log.rows() if "loss_bits" in row and row["step"] > first_step]
+    return dataclasses.replace(
+        summary,
+        estimated_peak_bytes=estimate(run.config, run.machine["backend"]).peak_bytes,
+        session_peak_bytes=max((row["peak_bytes"] for row in rows), default=None),
+        cache_bytes=mx.get_cache_memory(),
+    )
 
 
 def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:

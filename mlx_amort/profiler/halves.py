@@ -78,13 +78,13 @@ def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
     kept = 7 * one + positions * (1 + model.heads) * WIDE
-    # q, k, v and their shifted copies, the cotangents, dq dk dv: 14 arrays while the first tiles are at work,
-    # 23 once the last is.
+    # q, k, v and their shifted copies, the cotangents, dq dk dv: 14 arrays while the first tiles are at work, 23
+    # once the last is. Two blocks of queries are allocated at a time, so of two the first is the last as well.
     block = QUERY_BLOCK[backend]
     tile = rows * model.heads * block * WIDE
     first = 3 * tile * (length + max(0, length - block))
     last = 3 * tile * min(length, block)
-    workspace = max(14 * wide + first, 23 * wide + last)
+    workspace = 23 * wide + first if length <= 2 * block else max(14 * wide + first, 23 * wide + last)
     return Half("attention", one, kept, workspace + _matrix_bytes(config, backend, 4 * width * width))
 
 
@@ -111,12 +111,12 @@ def _feed_forward(config: Config, backend: Backend, block: BlockKind, positions:
     hidden = positions * model.ffn * compute
     kept = 2 * one + hidden + positions * WIDE
     if compute == WIDE or backend != "cpu":
-        workspace = 3 * hidden + 4.5 * wide
+        workspace, again = 3 * hidden + 4.5 * wide, 0.0
     else:
         # Every operand and result of a product also in float32, for the CPU multiplies nothing else fast.
-        workspace = 7 * positions * model.ffn * WIDE + 7.5 * wide
+        workspace, again = 7 * positions * model.ffn * WIDE + 7.5 * wide, 2.5 * wide
     matrices = _matrix_bytes(config, backend, 2 * model.hidden * model.ffn)
-    return Half(block, one, kept, round(workspace) + matrices)
+    return Half(block, one, kept, round(workspace) + matrices, round(again))
 
 
 def head_workspace(config: Config, backend: Backend) -> int:
