@@ -34,6 +34,7 @@ _FLAGS = {
     "run.steps": "steps",
     "run.bytes": "bytes",
     "run.seed": "seed",
+    "run.memory_limit_bytes": "memory-limit",
 }
 _WHERE = {
     "cpu": "this machine has",
