@@ -166,11 +166,16 @@ def _words(section: str, key: str, value: Any) -> list[str]:
     return [f"--{flag}", str(value)] if flag else ["--set", f"{name}={value}"]
 
 
+_MOST_BATCHES = 100_000
+
+
 def _ways(config: Config, backend: Backend) -> Iterator[Way]:
     """Configurations that need less, from the smallest change to the largest."""
     step = config.step
     rows = step.batch * step.accum
-    batches = [batch for batch in range(step.batch, 0, -1) if rows % batch == 0]
+    # No machine holds more rows than this; a longer walk through absurd numbers takes minutes.
+    most = min(step.batch, _MOST_BATCHES)
+    batches = [batch for batch in range(most, 0, -1) if rows % batch == 0]
     windows = range(step.effective_window, 0, -1)
     precisions: list[Precision] = [step.precision]
     if step.precision != "bf16-pure":
