@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_amort.cli.tables import align
 from mlx_amort.config import Config
-from mlx_amort.profiler.memory import Estimate, first_order_of
+from mlx_amort.profiler.memory import Estimate, Phase, first_order_of
 from mlx_amort.wording import format_size
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
@@ -49,7 +49,7 @@ def describe_estimate(config: Config, found: Estimate) -> str:
         if size
     ]
     rows.append(["peak", format_size(found.peak_bytes), ""])
-    other = "update" if found.phase == "window" else "window"
+    other: Phase = "update" if found.phase == "window" else "window"
     rule = first_order_of(config)
     rule_parts = " + ".join(format_size(size) for size in rule.values())
     return "\n".join(
