@@ -11,7 +11,7 @@ from mlx_amort.profiler.memory import Estimate, Phase, first_order_of
 from mlx_amort.wording import format_size
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
-_MOST_SHOWN = 999
+_MOST_SHOWN = 99
 
 _PARTS = {
     "weights": "weights",
@@ -107,8 +107,8 @@ def describe_presets(
                 _write(names, place, optimizer)
     return "\n".join(
         [
-            f"Peak of one step in GB ({backend}), at each preset's own rows B and window W; "
-            "ckpt: --activation-checkpointing",
+            f"Peak of one step in GB ({backend}), at each preset's own rows B × window W;",
+            "plain, and ckpt: with --activation-checkpointing",
             "",
             "".join(names).rstrip(),
             "".join(precisions).rstrip(),
@@ -124,7 +124,7 @@ def describe_fits(
     rows = [
         [
             f"{size / 1e9:g} GB",
-            *["/".join(_rows(batch) for batch in row[config.preset or ""]) for config in configs],
+            *[_rows(*row[config.preset or ""]) for config in configs],
         ]
         for size, row in zip(sizes, fits, strict=True)
     ]
@@ -150,8 +150,13 @@ def _gigabytes(size: int) -> str:
     )
 
 
-def _rows(batch: int) -> str:
-    return "-" if batch == 0 else str(batch) if batch <= _MOST_SHOWN else f"{_MOST_SHOWN}+"
+def _rows(plain: int, recomputed: int) -> str:
+    if plain > _MOST_SHOWN:
+        return f"{_MOST_SHOWN}+"
+    shown = [
+        str(batch or "-") if batch <= _MOST_SHOWN else f"{_MOST_SHOWN}+" for batch in (plain, recomputed)
+    ]
+    return "/".join(shown)
 
 
 def _short(config: Config) -> str:

@@ -118,7 +118,7 @@ def command(
     if request.budget_s is not None:
         progress.line(f"time budget {format_duration(request.budget_s)}; --time-budget changes it")
     try:
-        measurer = ProcessMeasurer(config, steps, memory_bytes)
+        measurer = ProcessMeasurer(config, steps, memory_bytes, machine["backend"])
         record, path = run_sweep(request, folder, machine, measurer, progress)
     except KeyboardInterrupt:
         progress.line(f"interrupted; the same command goes on from what is in {folder}")

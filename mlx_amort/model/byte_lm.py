@@ -25,6 +25,7 @@ from mlx_amort.ops.convolution import TAIL
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
+from mlx_amort.ops.pieces import count_pieces
 from mlx_amort.ops.precision import linear, policy_of
 from mlx_amort.ops.recompute import recomputed
 
@@ -171,9 +172,11 @@ class ByteLM:
         indices: range,
     ) -> tuple[mx.array, StreamState]:
         # Half a block at a time: what one recomputation brings back is a block's larger half, not the whole.
-        attend = self._recomputed(partial(attention_mixer, heads=self.config.heads))
-        recur = self._recomputed(partial(recurrent_mixer, heads=self.config.heads))
-        feed = self._recomputed(feed_forward)
+        rows, positions = x.shape[0], x.shape[0] * x.shape[1]
+        streams = state[0][0].shape[0] if state else rows
+        attend = self._recomputed(partial(attention_mixer, heads=self.config.heads), rows, positions)
+        recur = self._recomputed(partial(recurrent_mixer, heads=self.config.heads), streams, positions)
+        feed = self._recomputed(feed_forward, rows, positions)
         after: StreamState = []
         for index in indices:
             mixing, feeding = _halves(block_weights(weights, index))
@@ -188,5 +191,9 @@ class ByteLM:
             x = feed(feeding, x)
         return x, after
 
-    def _recomputed(self, half_block: Callable[..., Result]) -> Callable[..., Result]:
-        return recomputed(half_block) if self.activation_checkpointing else half_block
+    def _recomputed(
+        self, half_block: Callable[..., Result], rows: int, positions: int
+    ) -> Callable[..., Result]:
+        if not self.activation_checkpointing:
+            return half_block
+        return recomputed(half_block, count_pieces(rows, positions))

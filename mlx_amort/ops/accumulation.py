@@ -6,12 +6,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from mlx_amort.ops.paths import active_path
-from mlx_amort.ops.recompute import held_back
-
-# MLX's CPU backend dispatches up to 110 calls ahead of the one that runs, about two an operation, and allocates
-# for all of them; so many empty operations keep it from allocating for the block below already.
-_EMPTY_OPERATIONS = 60
+from mlx_amort.ops.recompute import held_far_back
 
 Arrays = dict[str, mx.array]
 
@@ -41,7 +36,5 @@ def _adding_vjp(
     sums, _, _ = primals
     gradients, grad_x = cotangents
     totals = {name: sums[name] + gradients[name] for name in sums}
-    (grad_x,) = held_back([grad_x], list(totals.values()))
-    for _ in range(_EMPTY_OPERATIONS if active_path() == "cpu" else 0):
-        (grad_x,) = held_back([grad_x], grad_x)
+    (grad_x,) = held_far_back([grad_x], [grad_x, *totals.values()])
     return {name: mx.zeros_like(value) for name, value in sums.items()}, totals, grad_x

@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.elementary import exp_nonpositive, row_max, row_sum
 from mlx_amort.ops.paths import fence
+from mlx_amort.ops.recompute import held_back
 
 # Up to here a one-hot product costs less than a scattered sum, and it is deterministic on every backend.
 _LARGEST_ONE_HOT = 512
@@ -27,7 +28,7 @@ def _embed(table: mx.array, tokens: mx.array) -> mx.array:
 def _embed_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
-    table, tokens = primals
+    table, tokens = held_back(primals, cotangent)
     ids = tokens.reshape(-1)
     grad = cotangent.reshape(-1, table.shape[1]).astype(mx.float32)
     if table.shape[0] <= _LARGEST_ONE_HOT:

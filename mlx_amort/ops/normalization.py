@@ -37,6 +37,8 @@ def _normalize_vjp(
     projection = product @ weight.astype(mx.float32)[:, None]
     correction = fence(projection * (scale * scale * scale) * (-1.0 / width))
     grad_weight = scale.reshape(1, -1) @ product.reshape(-1, width)
+    # The weight's gradient first: put off, it would hold `product`.
+    (grad,) = held_back([grad], grad_weight)
     grad_x = (grad * weight * scale + wide * correction).astype(x.dtype)
     return grad_x, grad_weight.reshape(width).astype(weight.dtype)
 

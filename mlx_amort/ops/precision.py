@@ -61,8 +61,10 @@ def _product(x: mx.array, weight: mx.array) -> mx.array:
 def _product_gradients(x: mx.array, weight: mx.array, cotangent: mx.array) -> tuple[mx.array, mx.array]:
     """Cotangents of `x` and of the weight; the latter in [out, in] order, so that adding it up is contiguous."""
     grad = operand(_flat(cotangent))
-    grad_x = (grad @ operand(weight.astype(x.dtype))).astype(x.dtype).reshape(x.shape)
-    return grad_x, (grad.T @ operand(_flat(x))).astype(x.dtype).astype(weight.dtype)
+    grad_weight = (grad.T @ operand(_flat(x))).astype(x.dtype).astype(weight.dtype)
+    # The weight's first: put off, it would hold `x` and the cotangent.
+    (waiting,) = held_back([weight], grad_weight)
+    return (grad @ operand(waiting.astype(x.dtype))).astype(x.dtype).reshape(x.shape), grad_weight
 
 
 @mx.custom_function

@@ -1,19 +1,23 @@
 """What a backward pass computes again instead of keeping, and when it does so.
 
-Both functions tie arrays to the arrival of a cotangent. Without the tie mx.compile finds that an expression of
-the backward pass was computed in the forward pass already, and keeps that one alive; and MLX's scheduler, which
+Everything here ties arrays to others that must be computed first. Without the tie mx.compile finds that an expression
+of the backward pass was computed in the forward pass already, and keeps that one alive; and MLX's scheduler, which
 walks the graph breadth-first, recomputes a block while the one after it is still being differentiated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from mlx_amort.ops.paths import active_path
+
+# MLX's CPU backend dispatches up to 110 calls ahead of the one that runs, about two an operation, and allocates for
+# all of them; so many empty operations keep it from allocating already for what comes after them.
+_EMPTY_OPERATIONS = 60
 
 
 def held_back(arrays: Sequence[mx.array], until: mx.array | Sequence[mx.array]) -> list[mx.array]:
@@ -21,29 +25,60 @@ def held_back(arrays: Sequence[mx.array], until: mx.array | Sequence[mx.array]) 
     return cast(list[mx.array], mx.depends(list(arrays), until))
 
 
-def recomputed(function: Function) -> Function:
+def held_far_back(arrays: Sequence[mx.array], until: Sequence[mx.array]) -> list[mx.array]:
+    """`arrays`, for which nothing is allocated before `until` is computed and its temporaries are gone."""
+    (token,) = held_back(until[:1], until)
+    for _ in range(_EMPTY_OPERATIONS if active_path() == "cpu" else 0):
+        (token,) = held_back([token], token)
+    return held_back(arrays, token)
+
+
+def recomputed(function: Callable[..., Any], pieces: int = 1) -> Callable[..., Any]:
     """`function`, keeping only its arguments for the backward pass, which computes the rest again.
 
-    As mx.checkpoint, but nothing is recomputed before the cotangents have arrived. Arguments and results are
-    trees of arrays, None included; every array that is to have a gradient must be among the arguments.
+    As mx.checkpoint, but nothing is recomputed before the cotangents have arrived, and it is done in `pieces`, one
+    after the other: the first argument (weights) belongs to all of them, every other array, and every result, is cut
+    along its first axis. Arguments and results are trees of arrays, None included; every array that is to have a
+    gradient must be among the arguments.
     """
 
     @mx.custom_function
-    def keeping_arguments(*arguments: Any) -> Any:
-        return function(*arguments)
+    def keeping_arguments(weights: Any, *rest: Any) -> Any:
+        results: list[Any] = []
+        for piece in _cut(rest, pieces):
+            if results:
+                piece = _with_arrays(piece, held_far_back(_arrays(piece), _arrays(results[-1])))
+            results.append(function(weights, *piece))
+        return _joined(results)
 
     @keeping_arguments.vjp
     def recompute(arguments: Any, cotangents: Any, results: Any) -> Any:
-        leaves = _leaves(arguments)
-        incoming = _arrays(cotangents)
+        weights, *rest = arguments
+        totals: list[mx.array] = []
+        gradients: list[Any] = []
+        for piece, cotangent in zip(_cut(tuple(rest), pieces), _cut(cotangents, pieces), strict=True):
+            start = _arrays((weights, piece))
+            incoming = _arrays(cotangent)
+            start = held_back(start, incoming)
+            if gradients:
+                start = held_far_back(start, [*_arrays(gradients[-1]), *totals])
+            own = _gradients(function, weights, piece, start, incoming)
+            count = len(_arrays(weights))
+            totals = [a + b for a, b in zip(totals, own[:count], strict=True)] if totals else own[:count]
+            gradients.append(_with_arrays(piece, own[count:]))
+        return (_with_arrays(weights, totals), *_joined(gradients))
 
-        def flat(*arrays: mx.array) -> list[mx.array]:
-            return _arrays(function(*_with_arrays(leaves, arrays)))
+    return cast(Callable[..., Any], keeping_arguments)
 
-        _, gradients = mx.vjp(flat, held_back(_arrays(arguments), incoming), incoming)
-        return _with_arrays(leaves, gradients)
 
-    return cast(Function, keeping_arguments)
+def _gradients(
+    function: Callable[..., Any], weights: Any, piece: Any, start: list[mx.array], incoming: list[mx.array]
+) -> list[mx.array]:
+    def flat(*arrays: mx.array) -> list[mx.array]:
+        own_weights, own_piece = _with_arrays((weights, piece), arrays)
+        return _arrays(function(own_weights, *own_piece))
+
+    return mx.vjp(flat, start, incoming)[1]
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
@@ -54,7 +89,28 @@ def _arrays(tree: Any) -> list[mx.array]:
     return [leaf for _, leaf in _leaves(tree) if leaf is not None]
 
 
-def _with_arrays(leaves: list[tuple[str, Any]], arrays: Sequence[mx.array]) -> Any:
-    """The tree of `leaves` with its arrays replaced in order; its empty places stay empty."""
+def _with_arrays(tree: Any, arrays: Sequence[mx.array]) -> Any:
+    """`tree` with its arrays replaced in order; its empty places stay empty."""
     rest = iter(arrays)
-    return tree_unflatten([(path, None if leaf is None else next(rest)) for path, leaf in leaves])
+    return tree_unflatten([(path, None if leaf is None else next(rest)) for path, leaf in _leaves(tree)])
+
+
+def _cut(tree: Any, pieces: int) -> list[Any]:
+    """`tree` in pieces along the first axis of every array."""
+    if pieces == 1:
+        return [tree]
+    # Sliced: mx.compile fails on two splits of one array of which some parts are unused.
+    lengths = [len(array) // pieces for array in _arrays(tree)]
+    return [
+        _with_arrays(
+            tree, [array[i * n : (i + 1) * n] for array, n in zip(_arrays(tree), lengths, strict=True)]
+        )
+        for i in range(pieces)
+    ]
+
+
+def _joined(trees: list[Any]) -> Any:
+    if len(trees) == 1:
+        return trees[0]
+    arrays = [mx.concatenate(list(parts), axis=0) for parts in zip(*map(_arrays, trees), strict=True)]
+    return _with_arrays(trees[0], arrays)

@@ -21,14 +21,14 @@ from typing import Literal
 from mlx_amort.config import Config, ModelConfig
 from mlx_amort.optim.partition import owners
 from mlx_amort.optim.stacks import stack_size
-from mlx_amort.profiler.halves import WIDE, Backend, halves_of, head_workspace, widths_of
+from mlx_amort.profiler.halves import WIDE, Backend, halves_of, head_at_work, widths_of
 
 Phase = Literal["window", "update"]
 
 _TAIL = 3
 # Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
 _STACK_COPIES = 12
-_STACK_COPIES_PURE = 33
+_STACK_COPIES_PURE = 28
 _TENSOR_COPIES_PURE = 14
 
 
@@ -85,18 +85,15 @@ def _window(config: Config, backend: Backend) -> dict[str, int]:
     halves = halves_of(config, backend)
     recomputes = step.activation_checkpointing
     stored = [half.entry if recomputes else half.kept for half in halves]
-    head = head_workspace(config, backend)
     most, at, temporaries = 0, 0, 0
     for index, half in enumerate(halves):
-        workspace = half.workspace + (half.again if recomputes else 0)
-        workspace += head if index == len(halves) - 1 else 0
-        needed = sum(stored[:index]) + half.kept + workspace
-        if needed > most:
-            most, at, temporaries = needed, index, workspace
+        is_last = index == len(halves) - 1
+        needed = head_at_work(config, half) if is_last else half.at_work(recomputes, is_last=False)
+        if sum(stored[:index]) + needed > most:
+            most, at, temporaries = sum(stored[:index]) + needed, index, needed - stored[index]
     activations = {"attention": 0, "recurrent": 0}
-    for half, size in zip(halves[:at], stored[:at], strict=True):
+    for half, size in zip(halves[: at + 1], stored[: at + 1], strict=True):
         activations[half.block] += size
-    activations[halves[at].block] += halves[at].kept
     return {
         "activations_attention": activations["attention"],
         "activations_recurrent": activations["recurrent"],

@@ -9,12 +9,6 @@ from typing import Any
 from mlx_amort.config import Config
 from mlx_amort.profiler.rows import count_windows
 
-# First-order counts of values kept for the backward pass, a byte (or slot) and unit of width.
-_LOCAL_VALUES = 38
-_RECURRENT_VALUES = 52
-_CHECKPOINTED_VALUES = 8
-_LOGIT_COPIES = 3
-
 
 @dataclass(frozen=True)
 class Point:
@@ -86,24 +80,3 @@ def point_of(config: Config) -> Point:
 def point_of_record(record: Mapping[str, Any]) -> Point:
     """The point of a row as `to_record` wrote it."""
     return Point(**{name: record[name] for name in Point.__dataclass_fields__})
-
-
-def rough_peak_bytes(config: Config) -> int:
-    """A first-order guess of the peak memory, good to a factor of about two: enough to tell what is hopeless.
-
-    Weights, optimizer state, two gradients, the values kept for the backward pass, and the logits.
-    """
-    model, step = config.model, config.step
-    state_width = 2 if step.precision == "bf16-pure" else 4
-    value_width = 4 if step.precision == "fp32" else 2
-    buffers = 2 if config.optimizer.name == "adamw" else 1
-    constant = (3 + buffers) * state_width * model.parameters
-    share = {"bytes": 1.0, "slots": model.slots / model.seq}
-    values = 0.0
-    for kind, length in zip(model.block_kinds, model.block_lengths, strict=True):
-        kept = _LOCAL_VALUES if kind == "attention" else _RECURRENT_VALUES
-        values += (
-            share[length] * model.hidden * (_CHECKPOINTED_VALUES if step.activation_checkpointing else kept)
-        )
-    together = step.batch * step.effective_window * model.seq
-    return round(constant + together * (values * value_width + _LOGIT_COPIES * 4 * model.vocabulary))

@@ -16,11 +16,13 @@ from typing import Any
 
 from mlx_amort.config import Config
 from mlx_amort.config_io import to_dict
-from mlx_amort.profiler.points import Point, rough_peak_bytes
+from mlx_amort.profiler.halves import Backend
+from mlx_amort.profiler.memory import estimate
+from mlx_amort.profiler.points import Point
 from mlx_amort.wording import format_size
 
-# The guess is good to about this factor: only what is beyond it is refused untried.
-_DOUBT = 2.0
+# The estimate may be this much too high: only what is beyond it is refused untried.
+_DOUBT = 1.1
 _POLL_S = 0.05
 _SHARE_OF_MEMORY = 0.9
 _COMMAND = (sys.executable, "-m", "mlx_amort.profiler.worker")
@@ -44,10 +46,14 @@ class ProcessMeasurer:
     base: Config
     steps: int
     memory_bytes: int
+    backend: Backend = "cpu"
 
     def is_hopeless(self, point: Point) -> bool:
         """Whether a point needs so much memory that it is not even tried."""
-        return rough_peak_bytes(point.configure(self.base)) > _DOUBT * self.memory_bytes
+        return self._estimated_bytes(point) > _DOUBT * self.memory_bytes
+
+    def _estimated_bytes(self, point: Point) -> int:
+        return estimate(point.configure(self.base), self.backend).peak_bytes
 
     def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
         """A row: the point, and its times or why there are none (status did not fit, too slow or failed).
@@ -56,7 +62,7 @@ class ProcessMeasurer:
         """
         config = point.configure(self.base)
         if self.is_hopeless(point):
-            guess = rough_peak_bytes(config)
+            guess = self._estimated_bytes(point)
             free = f"{format_size(self.memory_bytes)} may be used"
             note = f"not tried: it needs about {format_size(guess)} and {free}"
             return {**point.to_record(), **_without_times("did not fit", note)}

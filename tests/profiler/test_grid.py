@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import pytest
-
 from mlx_amort.config_io import resolve
 from mlx_amort.profiler.grid import (
     Lists,
@@ -18,7 +16,7 @@ from mlx_amort.profiler.grid import (
     product_grid,
     push_to_limit,
 )
-from mlx_amort.profiler.points import point_of, point_of_record, rough_peak_bytes
+from mlx_amort.profiler.points import point_of, point_of_record
 
 BIG = resolve(preset="veritate_200m")
 BASE = point_of(BIG)
@@ -101,12 +99,3 @@ def test_a_point_survives_its_record_and_configures_what_it_says() -> None:
     config = point.configure(BIG)
     assert point_of(config) == point
     assert config.bytes_per_step == point.bytes_per_step == point.to_record()["bytes_per_step"]
-
-
-def test_rough_memory_grows_with_rows_and_not_with_chunks() -> None:
-    peaks = [rough_peak_bytes(replace(BASE, batch=batch).configure(BIG)) for batch in (4, 24, 96)]
-    assert peaks == sorted(peaks)
-    assert rough_peak_bytes(replace(BASE, chunks=8).configure(BIG)) == peaks[1]
-    # Measured: 6.66 GB at B 4, one chunk, float32, plain autograd.
-    one = replace(BASE, batch=4, chunks=1, precision="fp32", optimizer="adamw")
-    assert rough_peak_bytes(one.configure(BIG)) == pytest.approx(6.66e9, rel=1.0)

@@ -18,7 +18,7 @@ from tests.profiler.pretend import MACHINE, Machine
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    def measurer(base: Config, steps: int, memory_bytes: int) -> Machine:
+    def measurer(base: Config, steps: int, memory_bytes: int, backend: str) -> Machine:
         return Machine(base)
 
     monkeypatch.setattr(profile, "describe_machine", lambda: MACHINE)

@@ -1,0 +1,152 @@
+"""`mlx-amort memory-estimate` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_amort.cli.memory_estimate import command
+from mlx_amort.config_io import preset_names, resolve
+from mlx_amort.profiler.memory import estimate
+
+ROOT = Path(__file__).parents[2]
+CPU = ["--backend", "cpu"]
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(command, [*CPU, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_without_arguments_every_preset_and_size_fit_a_terminal() -> None:
+    shown = invoke()
+    assert all(len(line) <= 100 for line in shown.split("\n"))
+    for preset in preset_names():
+        assert preset in shown
+    for size in (16, 24, 32, 48, 64, 96, 128, 192, 256, 512):
+        assert f"\n{size} GB " in shown
+
+
+def test_json_without_a_preset_has_a_row_for_every_lever() -> None:
+    record = json.loads(invoke("--json"))
+    assert len(record["rows"]) == len(preset_names()) * 2 * 3 * 2
+    row = next(
+        row
+        for row in record["rows"]
+        if (row["preset"], row["optimizer"], row["precision"], row["activation_checkpointing"])
+        == ("veritate_80m", "adamw", "fp32", True)
+    )
+    config = resolve(
+        preset="veritate_80m",
+        overrides=["optimizer.name=adamw", "step.precision=fp32", "step.activation_checkpointing=true"],
+    )
+    assert row["peak_bytes"] == estimate(config).peak_bytes
+    assert {"memory_bytes", "preset", "batch", "batch_checkpointed"} == set(record["fits"][0])
+
+
+def test_one_configuration_by_parts_with_the_flags_of_train() -> None:
+    record = json.loads(invoke("--json", "--preset", "veritate_10m", "--batch", "3", "--window", "1"))
+    found = estimate(resolve(preset="veritate_10m", overrides=["step.batch=3", "step.window=1"]))
+    assert record["peak_bytes"] == found.peak_bytes == sum(record["parts"].values())
+    assert record["phase"] == found.phase and record["parts"] == dict(found.parts)
+    shown = invoke("--preset", "veritate_10m", "--batch", "3", "--window", "1")
+    for part in ("weights", "optimizer state", "gradients", "activations kept", "peak", "first-order rule"):
+        assert part in shown
+
+
+def test_memory_adds_the_most_rows_with_each_lever() -> None:
+    record = json.loads(invoke("--json", "--preset", "veritate_200m", "--memory", "48GB"))
+    batches = {
+        (each["precision"], each["activation_checkpointing"], each["window"]): each["batch"]
+        for each in record["largest_batches"]
+    }
+    assert 0 < batches["fp32", False, 2] < batches["fp32", True, 2] < batches["fp32", True, 1]
+    assert "most rows within 48.0 GB" in invoke("--preset", "veritate_200m", "--memory", "48GB")
+
+
+def test_measure_holds_it_against_real_steps() -> None:
+    small = ["--set=model.layers=1", "--set=model.hidden=64", "--set=model.ffn=128", "--set=model.heads=2"]
+    record = json.loads(invoke("--json", "--measure", "--precision", "fp32", *small))
+    assert record["measured"]["peak_bytes"] > 4 * record["parameters"]
+    assert 0.8 < record["estimate_over_measured"] < 1.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--measure"], "error: --measure: needs a configuration"),
+        (["--memory", "much"], "error: --memory 'much': is no amount of bytes"),
+        (["--measure", "--preset", "titan", "--batch", "4000"], "error: --measure: it needs about "),
+        (["--preset", "veritate_80n"], "did you mean 'veritate_80m'?"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "mlx_amort", "memory-estimate", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_train_refuses_what_does_not_fit_before_anything_is_allocated(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mlx_amort",
+            "train",
+            "--preset",
+            "titan",
+            "--batch",
+            "64",
+            "--memory-limit",
+            "16GB",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: titan with 64 rows: a step needs about ")
+    assert "\n  mlx-amort train --preset titan " in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_force_goes_ahead_and_the_peak_is_held_against_the_estimate(tmp_path: Path) -> None:
+    small = ["--set=model.layers=1", "--set=model.hidden=64", "--set=model.ffn=128", "--set=model.heads=2"]
+    arguments = [
+        "train",
+        *small,
+        "--steps",
+        "1",
+        "--memory-limit",
+        "8MB",
+        "--force",
+        "--json",
+        "--out",
+        "run",
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "mlx_amort", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert summary["estimated_peak_bytes"] > 8_000_000
+    assert 0.8 < summary["estimated_peak_bytes"] / summary["session_peak_bytes"] < 1.25
