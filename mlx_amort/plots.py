@@ -176,15 +176,17 @@ def _draw_law(
 
 
 def _draw_others(times: Axes, rates: Axes, record: Record) -> None:
-    """Held-out configurations as diamonds, rows kept out of the fit as grey crosses."""
+    """Held-out configurations as diamonds; rows of another setting as crosses and slower visits as dots, in grey."""
     held_out = [row for row in record.get("held_out") or [] if row.get("measured_s")]
     kept_out = {_key(row) for row in record["fit"]["kept_out"] if "status" not in row["reason"]}
     others = [row for row in record["rows"] if _key(row) in kept_out and _measured_s(row)]
     diamond = {"marker": "D", "color": "none", "markeredgecolor": _INK, "markersize": 6.5}
     cross = {"marker": "x", "color": _GREY, "markersize": 5.5}
+    dot = {"marker": ".", "color": _GREY, "markersize": 3.5, "zorder": 1}
     kinds: tuple[tuple[list[Record], dict[str, Any], str], ...] = (
         (held_out, diamond, "held out"),
         (others, cross, "not fitted (other setting)"),
+        (record["fit"].get("slower_visits", []), dot, "a slower visit"),
     )
     for rows, style, label in kinds:
         if rows:

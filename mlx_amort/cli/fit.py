@@ -72,5 +72,7 @@ def describe_fit(fit: Fit) -> str:
                 ["kept out", ""], [[row.label, reason] for row, reason in fit.kept_out], text_columns=(0, 1)
             )
         )
+    if fit.slower_visits:
+        parts.append(f"note: {fit.describe_visits}")
     parts += [f"note: {warning}" for warning in fit.warnings]
     return "\n\n".join(parts)

@@ -12,6 +12,7 @@ import numpy as np
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
 from mlx_amort.profiler.rows import Row, held_out_rows, rows_from_records
+from mlx_amort.profiler.scatter import fastest_visits
 from mlx_amort.profiler.selection import Setting, select
 from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms
 from mlx_amort.profiler.verdict import doubt_of, judge
@@ -75,10 +76,22 @@ class Fit:
     warnings: tuple[str, ...]
     setting: Setting
     kept_out: tuple[tuple[Row, str], ...]
+    slower_visits: tuple[tuple[Row, float], ...]
 
     @property
     def is_rejected(self) -> bool:
         return self.law == "rejected"
+
+    @property
+    def describe_visits(self) -> str:
+        """How much slower the visits were that were not fitted; empty without repeats."""
+        if not self.slower_visits:
+            return ""
+        excesses = [excess for _, excess in self.slower_visits]
+        return (
+            f"of configurations visited again the fastest visit is fitted: {len(excesses)} others were "
+            f"{min(excesses):.1%} to {max(excesses):.1%} slower, {statistics.median(excesses):.1%} in the median"
+        )
 
     @property
     def ceiling_bytes_per_s(self) -> float | None:
@@ -140,6 +153,10 @@ class Fit:
             "terms": [term.to_record() for term in self.terms],
             "setting": vars(self.setting),
             "points": [_point_record(point) for point in self.points],
+            "slower_visits": [
+                {**_configuration(row), "measured_s": row.step_s, "slower_by": excess}
+                for row, excess in self.slower_visits
+            ],
             "kept_out": [{**_configuration(row), "reason": reason} for row, reason in self.kept_out],
         }
 
@@ -202,12 +219,14 @@ def fit_record(record: Mapping[str, Any], source: str) -> Fit:
 def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     """Fit step_s = c0[optimizer] + c1 · T by least squares of relative errors, and say whether it holds.
 
-    Optimizers share c1. A cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins the
+    Optimizers share c1. Of a configuration measured several times the fastest row is fitted.
+    A cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins the
     law where cross-validation asks for it; any term asked for beside it rejects the law. Intervals are 95 %,
     from Student's t with n - p degrees of freedom. held_out: measured rows that may only lower the verdict.
     Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
     """
-    setting, fitted, kept_out = select(rows)
+    setting, visits, kept_out = select(rows)
+    fitted, slower = fastest_visits(visits)
     _refuse_what_cannot_fail(fitted, kept_out)
     optimizers = sorted({row.optimizer for row in fitted})
     step_s = np.array([row.step_s for row in fitted], dtype=np.float64)
@@ -224,15 +243,15 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
         terms, winner = terms + beside, asked_for(beside)
     fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
     fit |= {"terms": tuple(terms), "law": "affine", "is_doubtful": False, "verdict": "", "setting": setting}
-    unjudged = Fit(**fit, held_out_error=None, kept_out=tuple(kept_out))
+    unjudged = Fit(**fit, held_out_error=None, kept_out=tuple(kept_out), slower_visits=tuple(slower))
     misses = [
         abs(unjudged.predict_s(row) / row.step_s - 1)
         for row in held_out
         if row.step_s and row.optimizer in optimizers
     ]
     held_out_error = statistics.median(misses) if misses else None
-    law, verdict = judge(fit, fitted, solution, winner, held_out_error)
-    doubt = None if law == "rejected" else doubt_of(fit, fitted, solution, held_out_error)
+    law, verdict = judge(fit, visits, solution, winner, held_out_error)
+    doubt = None if law == "rejected" else doubt_of(fit, fitted, visits, solution, winner, held_out_error)
     is_doubtful = doubt is not None
     return replace(
         unjudged, law=law, verdict=doubt or verdict, is_doubtful=is_doubtful, held_out_error=held_out_error

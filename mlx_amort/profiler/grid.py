@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,16 @@ _FLOORS_A_STEP = 4.0
 START_S = 8.0
 # Compiling, settling: steps that are not timed.
 WARM_UP_STEPS = 3
+# A row of short steps takes more of them, until it has run this long: a median of 5 × 20 ms is mostly noise.
+LEAST_TIMED_S = 2.0
+MOST_STEPS_FACTOR = 16
+# With time left, a configuration is visited up to so many times.
+_MOST_VISITS = 3
 # The anchor is measured this often, so one measurement may take no more than its share of the budget.
 ANCHOR_VISITS = 3
 _ANCHOR_SHARE = 0.07
+# No configuration beyond the grid may take more than this share of the budget: it would say nothing new.
+_PUSHED_SHARE = 0.06
 _SEED = 0
 
 
@@ -121,24 +129,35 @@ def push_to_limit(
     is_hopeless: Callable[[Point], bool],
     seconds_of: Callable[[Point], float],
     left_s: float | None,
-) -> list[Point]:
+    budget_s: float | None = None,
+) -> tuple[list[Point], list[Cut]]:
     """The points of endless scans, the cheapest first, up to the first of each that memory or time refuses.
 
-    That one is among them, to show where the limit is. Without a budget (left_s None) every scan must be one
-    that memory ends.
+    One that memory refuses is among the points, to show where the limit is; one that takes more than the time
+    left, or than its share of the budget, is cut. Without a budget (left_s None) every scan must be one that memory
+    ends.
     """
     pushed: list[Point] = []
+    cuts: list[Cut] = []
+    share_s = math.inf if budget_s is None else _PUSHED_SHARE * budget_s
     ahead = {index: point for index, scan in enumerate(scans) if (point := next(scan, None))}
     while ahead:
         index, point = min(ahead.items(), key=lambda item: (seconds_of(item[1]), item[0]))
-        pushed.append(point)
         cost_s = seconds_of(point)
-        if is_hopeless(point) or (left_s is not None and cost_s > left_s):
+        if is_hopeless(point):
+            pushed.append(point)
             del ahead[index]
-            continue
-        left_s = None if left_s is None else left_s - cost_s
-        ahead[index] = next(scans[index])
-    return pushed
+        elif left_s is not None and cost_s > min(left_s, share_s):
+            limit = "its share of the budget" if share_s < left_s else "of the budget left for it"
+            cuts.append(
+                Cut(point, f"about {cost_s:.0f} s to measure, {max(0.0, min(left_s, share_s)):.0f} s {limit}")
+            )
+            del ahead[index]
+        else:
+            pushed.append(point)
+            left_s = None if left_s is None else left_s - cost_s
+            ahead[index] = next(scans[index])
+    return pushed, cuts
 
 
 def _center(base: Point, lists: Lists) -> Point:
@@ -182,7 +201,8 @@ def _outward(scan: Sequence[Point]) -> list[Point]:
 
 def row_seconds(step_s: float, steps: int, start_s: float = START_S) -> float:
     """What measuring one row takes: the process, the steps that warm it up, and the timed ones."""
-    return start_s + (WARM_UP_STEPS + steps) * step_s
+    timed_s = max(steps * step_s, min(LEAST_TIMED_S, MOST_STEPS_FACTOR * steps * step_s))
+    return start_s + WARM_UP_STEPS * step_s + timed_s
 
 
 def floor_seconds(point: Point, c1_floor_us: float) -> float:
@@ -233,16 +253,34 @@ def cut_to_budget(
     return kept, cuts
 
 
-def mixed_order(points: Sequence[Point], anchor: Point, ascending: Collection[Point] = ()) -> list[Visit]:
+def repeats_within(
+    points: Iterable[Point], seconds_of: Callable[[Point], float], left_s: float | None
+) -> list[Point]:
+    """What is measured again with the time that is left, the cheapest first, up to twice; nothing without a budget.
+
+    A machine that others use is slow for seconds at a time: of rows taken minutes apart the fastest is its own.
+    """
+    if left_s is None:
+        return []
+    return cut_to_budget(sorted(points, key=seconds_of) * (_MOST_VISITS - 1), seconds_of, left_s)[0]
+
+
+def mixed_order(
+    points: Sequence[Point], anchor: Point, ascending: Collection[Point] = (), again: Sequence[Point] = ()
+) -> list[Visit]:
     """The points after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
 
     Mixed, so that a machine which slows down does not pass for a curved law. Those of `ascending` come in
-    the order of their sizes: one that does not fit spares the machine the next.
+    the order of their sizes: one that does not fit spares the machine the next. Those of `again` come a second
+    time, after all others.
     """
     rest = [point for point in points if point != anchor]
     random.Random(_SEED).shuffle(rest)
     in_order = iter(_outward([point for point in rest if point in ascending]))
     rest = [next(in_order) if point in ascending else point for point in rest]
+    second = [point for point in again if point != anchor]
+    random.Random(_SEED + 1).shuffle(second)
+    rest += second
     repeats = min(ANCHOR_VISITS - 1, len(rest))
     visits: list[Visit] = []
     for part in range(repeats):

@@ -136,6 +136,11 @@ def _errors(fit: Record) -> str:
         times = [f"{p['measured_s']:.4g}", f"{p['predicted_s']:.4g}"]
         lines.append([_name(p), *times, _percent(p["relative_error"]), _percent(p["leave_one_out_error"])])
     text = _table(["configuration", "measured s", "fitted s", "error", "left out"], lines)
+    if slower := [row["slower_by"] for row in fit.get("slower_visits", [])]:
+        text += (
+            f"\n\nOf configurations visited again the fastest visit is fitted; the {len(slower)} others were "
+        )
+        text += f"{min(slower):.1%} to {max(slower):.1%} slower."
     if fit["kept_out"]:
         text += "\n\nKept out of the fit:\n\n"
         text += "\n".join(f"- {_name(row)}: {row['reason']}" for row in fit["kept_out"])

@@ -29,13 +29,15 @@ from mlx_amort.profiler.grid import (
     mixed_order,
     product_grid,
     push_to_limit,
+    repeats_within,
     row_seconds,
 )
-from mlx_amort.profiler.held_out import LEAST, choose_held_out, prediction, with_measurement
+from mlx_amort.profiler.held_out import LEAST, VISITS, choose_held_out, prediction, with_measurement
 from mlx_amort.profiler.ledger import Ledger, Measurer, Progress
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request, open_record
 from mlx_amort.profiler.rows import rows_from_records
+from mlx_amort.profiler.scatter import drift_of
 from mlx_amort.profiler.store import FILE_NAME, LATEST_FILE_NAME, has_law, put_previous_aside
 from mlx_amort.profiler.wording import describe_held_out
 from mlx_amort.wording import format_duration
@@ -178,13 +180,17 @@ class Sweep:
         left_s = self.ledger.left_s()
         if left_s is not None:
             # The anchor's repeats and the held-out configurations are no less necessary than the grid.
-            left_s -= (ANCHOR_VISITS - 1 + LEAST) * self.ledger.seconds_of(anchor)
+            left_s -= (ANCHOR_VISITS - 1 + LEAST * VISITS) * self.ledger.seconds_of(anchor)
         kept, cuts = cut_to_budget(points, self.ledger.seconds_of, left_s)
         pushed: list[Point] = []
+        again: list[Point] = []
         if self.request.is_grid:
             pushed, beyond = self._push(base, kept, left_s)
             cuts += beyond
-        visits = mixed_order(kept + pushed, anchor, ascending=pushed)
+            if left_s is not None:
+                left_s -= sum(self.ledger.seconds_of(point) for point in kept + pushed)
+            again = repeats_within(kept + pushed, self.ledger.seconds_of, left_s)
+        visits = mixed_order(kept + pushed, anchor, ascending=pushed, again=again)
         self.record["plan"] = {
             "visits": [{**visit.point.to_record(), "is_anchor": visit.is_anchor} for visit in visits],
             "cut": [],
@@ -204,8 +210,8 @@ class Sweep:
         wider, longer = doublings(base, self.request.lists)
         # More chunks need no more memory: without a budget nothing ends them.
         scans = [wider] if left_s is None else [wider, longer]
-        points = push_to_limit(scans, self.measurer.is_hopeless, self.ledger.seconds_of, left_s)
-        return cut_to_budget(points, self.ledger.seconds_of, left_s)
+        limits = left_s, self.request.budget_s
+        return push_to_limit(scans, self.measurer.is_hopeless, self.ledger.seconds_of, *limits)
 
     def measure_grid(self) -> None:
         """Every visit of the plan that has no row yet, as long as the budget lasts."""
@@ -215,8 +221,13 @@ class Sweep:
             visit = Visit(point_of_record(planned), planned["is_anchor"])
             left_s = self.ledger.left_s()
             reason = ""
+            earlier = self.ledger.row_of(visit.point)
+            if earlier and earlier["step_s"] is None:
+                del plan["visits"][done]
+                continue
             if left_s is not None and self.ledger.seconds_of(visit.point) > left_s:
-                name = "the anchor again" if visit.is_anchor else "not measured"
+                again = "the anchor again" if visit.is_anchor else "a second time"
+                name = again if earlier else "not measured"
                 reason = f"{name}: the time budget is used up"
             elif smaller := self.ledger.smaller_that_did_not_fit(visit.point):
                 reason = f"{smaller.label} did not fit"
@@ -252,14 +263,14 @@ class Sweep:
         for entry in self.record["held_out"]:
             if "status" not in entry:
                 self.progress.line(describe_held_out(entry))
-        for index, entry in enumerate(self.record["held_out"]):
-            if "status" in entry:
-                continue
-            point = point_of_record(entry)
-            row = self.ledger.measure_apart(point)
-            entry = self.record["held_out"][index] = with_measurement(entry, row)
-            self.ledger.save()
-            self.progress.line(describe_held_out(entry))
+        for visit in range(VISITS):
+            for index, entry in enumerate(self.record["held_out"]):
+                if len(entry.get("visits_s", [])) > visit or (visit and entry["measured_s"] is None):
+                    continue
+                row = self.ledger.measure_apart(point_of_record(entry))
+                entry = self.record["held_out"][index] = with_measurement(entry, row)
+                self.ledger.save()
+                self.progress.line(describe_held_out(entry))
         self._fit = fit_record(self.record, str(self.ledger.path))
         self.record["fit"] = self._fit.to_record()
 
@@ -268,7 +279,12 @@ class Sweep:
         anchors = [row["step_s"] for row in self.record["rows"] if row.get("is_anchor") and row["step_s"]]
         if len(anchors) > 1:
             drift, spread = anchors[-1] / anchors[0] - 1, max(anchors) / min(anchors) - 1
-            self.record["drift"] = {"visits": len(anchors), "last_to_first": drift, "spread": spread}
+            self.record["drift"] = {
+                "visits": len(anchors),
+                "last_to_first": drift,
+                "spread": spread,
+                "change": drift_of(rows_from_records(self.record["rows"], str(self.ledger.path))),
+            }
         self.record["chosen"] = self._chosen()
         self.record["status"] = "complete"
         self.ledger.save()

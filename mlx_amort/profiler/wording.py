@@ -54,13 +54,13 @@ def describe_findings(record: Mapping[str, Any]) -> list[str]:
     lines += describe_phases(record["rows"], record["floors"], fit["c0_s"] if fit else {})
     drift = record.get("drift")
     if drift:
-        change = drift["spread"]
+        change = drift["change"]
         # A machine that changed explains all that follows.
         place = 0 if change > LARGEST_DRIFT else len(lines)
         why = f"; {describe_drift(change)}" if change > LARGEST_DRIFT else ""
         lines.insert(
             place,
             f"anchor measured {drift['visits']} times: last to first {100 * drift['last_to_first']:+.1f} %, "
-            f"slowest to fastest {100 * change:+.1f} %{why}",
+            f"slowest to fastest {100 * drift['spread']:+.1f} %{why}",
         )
     return lines

@@ -30,13 +30,11 @@ from mlx_amort.config import Config  # noqa: E402
 from mlx_amort.config_io import from_dict  # noqa: E402
 from mlx_amort.model.blocks import Weights  # noqa: E402
 from mlx_amort.model.byte_lm import ByteLM  # noqa: E402
+from mlx_amort.profiler.grid import LEAST_TIMED_S, MOST_STEPS_FACTOR  # noqa: E402
 from mlx_amort.profiler.rates import measure_rates  # noqa: E402
 from mlx_amort.train.state import TrainState, new_train_state  # noqa: E402
 from mlx_amort.train.step import Tokens, TrainingStep  # noqa: E402
 
-# A row of short steps takes more of them, until it has run this long: a median of 5 × 20 ms is mostly noise.
-_LEAST_TIMED_S = 1.0
-_MOST_STEPS_FACTOR = 8
 # Warm once two steps in a row agree this well, or after as many.
 _SETTLED = 0.1
 _MOST_WARM_UPS = 3
@@ -91,7 +89,7 @@ def measure_step(config: Config, steps: int) -> dict[str, Any]:
     window_s: list[float] = []
     update_s: list[float] = []
     while len(samples_s) < steps or (
-        sum(samples_s) < _LEAST_TIMED_S and len(samples_s) < _MOST_STEPS_FACTOR * steps
+        sum(samples_s) < LEAST_TIMED_S and len(samples_s) < MOST_STEPS_FACTOR * steps
     ):
         samples_s.append(timed())
         window_s.append(step.window_s)

@@ -239,6 +239,34 @@ def test_repeats_tell_the_scatter_too() -> None:
     assert not fit_rows([*rows, repeat]).is_doubtful
 
 
+def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil_the_law() -> None:
+    rows = made_rows(affine)
+    busy = [replace(row, step_s=(row.step_s or 0) * 1.4) for row in rows]
+    third = len(rows) // 3
+    disturbed = fit_rows([*busy[:third], *rows[third:], *rows[: 2 * third], *busy[2 * third :]])
+    assert not disturbed.is_rejected and disturbed.c1_s_per_byte == pytest.approx(
+        fit_rows(rows).c1_s_per_byte
+    )
+    assert len(disturbed.points) == len(disturbed.slower_visits) == len(rows)
+    assert {round(excess, 6) for _, excess in disturbed.slower_visits} == {0.0, 0.4}
+    assert "0.0% to 40.0% slower" in disturbed.describe_visits
+    changed = fit_rows([*rows, *busy])
+    assert changed.is_rejected and "the machine changed by 40 %" in changed.verdict
+
+
+def test_a_bend_within_the_noise_is_a_doubt_and_beyond_it_a_rejection() -> None:
+    def bent(noise: float) -> Fit:
+        rows = made_rows(lambda size, batch, chunks: affine(size, batch, chunks) * (1 + 0.06 * size / 2e5))
+        parts = (1 - noise, 1.0, 1 + noise)
+        return fit_rows(
+            [replace(row, samples_s=tuple((row.step_s or 0) * part for part in parts)) for row in rows]
+        )
+
+    assert bent(0.001).is_rejected and "T² term" in bent(0.001).verdict
+    assert bent(0.1).is_doubtful and not bent(0.1).is_rejected
+    assert "a T² term would explain more" in bent(0.1).verdict
+
+
 def test_a_line_that_misses_everything_is_rejected() -> None:
     fit = fit_rows(made_rows(affine, noise=0.4, seed=3))
     assert fit.is_rejected

@@ -123,7 +123,13 @@ def test_a_law_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
     for entry in record["held_out"]:
         entry["measured_s"] *= 1.15
     cached.write_text(json.dumps(record))
-    forecast = forecast_of(cached, BASE, MACHINE)[0]
+    measured = forecast_of(cached, BASE, MACHINE)[0]
+    assert measured is not None and measured.warning.startswith(
+        f"the law of {cached} is in doubt; this is the step"
+    )
+    assert measured.step_s == pytest.approx(record["rows"][0]["step_s"]) and measured.uncertainty is None
+    unmeasured = resolve(base=BASE, overrides=["step.batch=17"])
+    forecast = forecast_of(cached, unmeasured, MACHINE)[0]
     assert forecast is not None and "s a step, give or take 13%, " in forecast.describe()
     assert "its law is in doubt" in forecast.describe()
 

@@ -13,8 +13,10 @@ from mlx_amort.profiler.grid import (
     default_grid,
     doublings,
     floor_seconds,
+    mixed_order,
     product_grid,
     push_to_limit,
+    repeats_within,
 )
 from mlx_amort.profiler.points import point_of, point_of_record
 
@@ -71,18 +73,32 @@ def test_a_halved_base_stays_among_the_given_batches() -> None:
 
 
 def test_scans_double_up_to_what_memory_and_time_refuse() -> None:
-    def push(left_s: float | None, lists: Lists | None = None, largest: int = 400) -> list[tuple[int, int]]:
+    def push(
+        left_s: float | None, lists: Lists | None = None, largest: int = 400, budget_s: float | None = None
+    ) -> list[tuple[int, int]]:
         scans = doublings(BASE, lists or Lists())[: 1 if left_s is None else 2]
         seconds_of = partial(floor_seconds, c1_floor_us=1.0)
-        points = push_to_limit(scans, lambda point: point.batch > largest, seconds_of, left_s)
-        return [(point.batch, point.chunks) for point in points]
+        points, cuts = push_to_limit(scans, lambda point: point.batch > largest, seconds_of, left_s, budget_s)
+        return [(point.batch, point.chunks) for point in (*points, *(cut.point for cut in cuts))]
 
     # The grid ends at B 96 and at K 8; one step of B 24 K 16 is 1.57 s here.
     assert push(None) == [(192, 2), (384, 2), (768, 2)]
     assert push(10.0) == [(192, 2), (24, 16), (384, 2), (24, 32), (768, 2), (24, 64)]
     assert push(1.0) == [(192, 2), (24, 16)]
+    # 6 % of a budget of 60 s is less than B 24 K 64 would take.
+    assert push(1000.0, budget_s=60.0) == [(192, 2), (24, 16), (384, 2), (24, 32), (768, 2), (24, 64)]
     assert push(10.0, Lists(batches=(24,))) == [(24, 16), (24, 32), (24, 64)]
     assert push(10.0, Lists(batches=(24,), chunks=(2,))) == []
+
+
+def test_the_time_left_repeats_the_cheapest_after_all_others() -> None:
+    points = [replace(BASE, batch=batch) for batch in (24, 4, 48, 8)]
+    again = repeats_within(points, lambda point: float(point.batch), 17.0)
+    assert [point.batch for point in again] == [4, 8, 4]
+    assert repeats_within(points, lambda point: 1.0, None) == []
+    visits = mixed_order(points, points[0], again=[points[0], *again])
+    assert sorted(visit.point.batch for visit in visits[-4:]) == [4, 4, 8, 24] and visits[-1].is_anchor
+    assert sum(visit.point == points[0] for visit in visits) == 2  # beside its first measurement
 
 
 def test_a_cut_keeps_the_first_and_what_still_fits() -> None:

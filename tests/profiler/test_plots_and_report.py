@@ -63,7 +63,10 @@ def profile_record() -> dict[str, Any]:
     made: dict[str, Any] = {"rows": rows, "held_out": [{**held_out, "relative_error": -0.045}]}
     cut = {**point_of(BASE).to_record(), "batch": 99, "reason": "the time budget is used up"}
     made |= {"machine": {"processor": "a|b"}, "model": {"parameters": 1234567}}
-    made |= {"plan": {"cut": [cut]}, "drift": {"visits": 3, "last_to_first": 0.021, "spread": 0.034}}
+    made |= {
+        "plan": {"cut": [cut]},
+        "drift": {"visits": 3, "last_to_first": 0.021, "spread": 0.034, "change": 0.01},
+    }
     made["fit"] = fit_rows(rows_from_records(rows, "made")).to_record()
     made["floors"] = compare_with_floors(floors_of(BASE, Machine(BASE).rates(point_of(BASE))), made["fit"])
     made["chosen"] = {"batch": 8, "chunks": 4, "seq": 64, "optimizer": "muon"}

@@ -15,6 +15,7 @@ from mlx_amort.errors import UserError
 from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
 from mlx_amort.profiler.floors import floors_of
 from mlx_amort.profiler.grid import Lists
+from mlx_amort.profiler.held_out import VISITS
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request
 from mlx_amort.profiler.sweep import run_sweep
@@ -95,7 +96,9 @@ def test_a_killed_sweep_goes_on_and_ends_the_same(tmp_path: Path, dies_at: int) 
     progress = Lines()
     record = sweep(tmp_path / "killed", request_of(budget_s=600), goes_on, progress)
     assert progress.lines[0].startswith("continuing")
-    assert len(killed.measured) + len(goes_on.measured) == len(whole["rows"]) + len(whole["held_out"])
+    assert len(killed.measured) + len(goes_on.measured) == len(whole["rows"]) + VISITS * len(
+        whole["held_out"]
+    )
     for key in ("rows", "fit", "held_out", "plan", "status"):
         assert record[key] == whole[key]
     assert record["elapsed_s"] == pytest.approx(whole["elapsed_s"])
@@ -167,7 +170,7 @@ def test_a_scattered_row_is_measured_once_more_then_flagged(tmp_path: Path, time
     row = next(row for row in record["rows"] if row["batch"] == 8)
     assert row["status"] == status
     assert len(row["discarded_samples_s"]) == 5
-    reasons = [kept["reason"] for kept in record["fit"]["kept_out"]]
+    reasons = [kept["reason"] for kept in record["fit"]["kept_out"] if "a visit" not in kept["reason"]]
     assert reasons == (["status is 'scattered'"] if status == "scattered" else [])
 
 
@@ -184,11 +187,12 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
     measured = {point_of_record(row) for row in record["rows"]}
     assert 2 <= len(record["held_out"]) <= 3
     assert {entry["optimizer"] for entry in record["held_out"]} == {"muon", "adamw"}
-    before = seen[-len(record["held_out"])]["held_out"]
+    before = seen[-VISITS * len(record["held_out"])]["held_out"]
     for entry, written in zip(record["held_out"], before, strict=True):
         assert point_of_record(entry) not in measured
         assert written["predicted_s"] == entry["predicted_s"] and written["measured_s"] is None
         assert entry["relative_error"] == pytest.approx(0, abs=1e-6)
+        assert len(entry["visits_s"]) == VISITS and entry["measured_s"] == min(entry["visits_s"])
 
 
 def test_one_configuration_is_one_row(tmp_path: Path) -> None:
