@@ -1,0 +1,155 @@
+"""How near each part of a step is to what the machine can do, and where time goes by kind of operation."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_amort.backend import set_cpu_cache_limit
+from mlx_amort.config import Config, OptimizerConfig
+from mlx_amort.model.byte_lm import ByteLM
+from mlx_amort.model.flops import TRAINING_PASSES, forward_flops_per_byte
+from mlx_amort.ops.orthogonalize import orthogonalize
+from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
+from mlx_amort.optim.stacks import stack_size
+from mlx_amort.optim.update import apply_update, init_optimizer_state
+from mlx_amort.profiler.rates import measure_rates
+from mlx_amort.train.state import new_train_state
+from mlx_amort.train.step import TrainingStep
+
+Tell = Callable[[str], None]
+_WIDTH = 4
+
+
+def compare_parts(config: Config, turns: int, tell: Tell) -> None:
+    """Time the parts of a step apart; products against the best product rate, traffic against the copy's."""
+    set_cpu_cache_limit()
+    rates = measure_rates(config)
+    best, copy = max(product["flops_per_s"] for product in rates["products"]), rates["copy_bytes_per_s"]
+    tell(
+        f"parts of a step of {config.preset}, B {config.step.batch} W {config.step.effective_window}, fp32; "
+        f"best product {best / 1e9:,.0f} GFLOP/s, copy {copy / 1e9:.1f} GB/s"
+    )
+    flops = forward_flops_per_byte(config.model) * config.bytes_per_step
+    shapes = config.model.parameter_shapes()
+    model = ByteLM(config.model)
+    state = new_train_state(model, config.optimizer, seed=0)
+    mx.eval(state.weights, state.optimizer)
+    step = TrainingStep(model, config.step, config.optimizer)
+    random = np.random.default_rng(0)
+    shape = (config.step.batch, config.model.seq * config.step.chunks + 1)
+    batch = random.integers(0, 256, shape, dtype=np.uint8)
+    tokens = mx.array(batch)
+    forward = mx.compile(lambda weights: model.loss(weights, tokens, model.zero_state(config.step.batch))[0])
+
+    def rate(name: str, seconds: float, done: float, limit: float, unit: str) -> None:
+        tell(
+            f"  {name:28} {seconds:8.3f} s {done / seconds / 1e9:8.1f} {unit}, {done / seconds / limit:6.1%} of best"
+        )
+
+    seconds = _timed(lambda: mx.eval(forward(state.weights)), turns)
+    rate("window, forward", seconds, flops, best, "GFLOP/s")
+    seconds = _timed(lambda: mx.eval(step.accumulate(state.weights, batch)), turns)
+    rate("window, forward and backward", seconds, TRAINING_PASSES * flops, best, "GFLOP/s")
+    gradients = {name: mx.random.normal(shape) for name, shape in shapes.items()}
+    mx.eval(gradients)
+    adamw = OptimizerConfig(name="adamw")
+    for name, own in (("update, Muon and AdamW", config.optimizer), ("update, AdamW alone", adamw)):
+        optimizer = init_optimizer_state(state.weights, own)
+        update = mx.compile(
+            lambda gradients, weights, optimizer, own=own: apply_update(
+                weights, gradients, optimizer, mx.array(1e-4), mx.array(True), own
+            )
+        )
+        seconds = _timed(lambda u=update, o=optimizer: mx.eval(u(gradients, state.weights, o)), turns)  # type: ignore[misc]
+        if own.name == "muon":
+            work = sum(each.long_flops + each.square_flops for each in orthogonalizations(shapes, own))
+            rate(name, seconds, work, best, "GFLOP/s")
+        else:
+            rate(name, seconds, update_bytes(shapes, own.name, _WIDTH), copy, "GB/s")
+    for each in orthogonalizations(shapes, config.optimizer):
+        count = stack_size(each.matrices, each.m * each.n, mx.default_device() == mx.Device(mx.cpu))
+        stack = mx.random.normal((count, each.m, each.n))
+        mx.eval(stack)
+        seconds = _timed(lambda stack=stack: mx.eval(orthogonalize(stack)), turns)  # type: ignore[misc]
+        work = (each.long_flops + each.square_flops) * count / each.matrices
+        rate(f"Newton-Schulz {count} × {each.m} × {each.n}", seconds, work, best, "GFLOP/s")
+    summed = mx.compile(lambda one, other: {name: one[name] + other[name] for name in one})
+    seconds = _timed(lambda: mx.eval(summed(gradients, state.weights)), turns)
+    rate("accumulation, were it apart", seconds, accumulation_bytes(shapes, _WIDTH), copy, "GB/s")
+    tell("")
+
+
+def _timed(run: Callable[[], object], turns: int) -> float:
+    """Median seconds, after one run that compiles."""
+    run()
+    samples = []
+    for _ in range(turns):
+        started_at = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - started_at)
+    return statistics.median(samples)
+
+
+# By the first pattern that the library and the symbol of a sample match.
+_KINDS = (
+    ("products (BLAS)", r"openblas|gemm|sgemv|Accelerate"),
+    ("fused elementwise (compiled)", r"mlx/.*\.so|/tmp/.*\.so|libmlx_compiled|kernel_[0-9]+|\bCompiled"),
+    ("page faults and system calls", r"\[kernel|\[k\]|\[vdso"),
+    ("copies, transposes", r"copy|memcpy|memmove|memset|Concatenate|Pad"),
+    ("reductions and scans", r"reduc|scan|softmax|logsumexp"),
+    ("gathers", r"gather|scatter|take|index"),
+    ("other elementwise", r"binary|unary|ternary|Select|arange"),
+    ("Python and dispatch", r"python|libpython|libmlx|libstdc|libc\.so|ld-linux|pthread"),
+)
+
+
+def compare_kinds(config: Config, tell: Tell, seconds: float = 10.0) -> None:
+    """Sample a window forward and backward with Linux's `perf`, and sum its samples by kind of operation."""
+    if shutil.which("perf") is None:
+        tell("time by kind of operation: needs Linux's `perf`, which is not installed here\n")
+        return
+    model = ByteLM(config.model)
+    state = new_train_state(model, config.optimizer, seed=0)
+    step = TrainingStep(model, config.step, config.optimizer)
+    batch = np.zeros((config.step.batch, config.model.seq * config.step.chunks + 1), dtype=np.uint8)
+    mx.eval(step.accumulate(state.weights, batch))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "perf.data"
+        command = ["perf", "record", "-q", "-F", "499", "-o", str(file), "-p", str(os.getpid())]
+        recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        started_at = time.monotonic()
+        while time.monotonic() - started_at < seconds:
+            mx.eval(step.accumulate(state.weights, batch))
+        recorder.terminate()
+        recorder.wait()
+        script = ["perf", "script", "-i", str(file), "-F", "sym,dso,ip"]
+        found = subprocess.run(script, capture_output=True, text=True, check=False)
+    counts = Counter(_kind_of(line) for line in found.stdout.splitlines() if line.strip())
+    total = sum(counts.values())
+    if not total:
+        tell(f"time by kind of operation: perf recorded nothing: {found.stderr.strip().splitlines()[-1:]}\n")
+        return
+    tell(f"CPU time of a window of {config.preset} by kind of operation ({total:,} samples)")
+    for kind, count in counts.most_common():
+        tell(f"  {kind:30} {count / total:6.1%}")
+    tell("")
+
+
+def _kind_of(line: str) -> str:
+    for kind, pattern in _KINDS:
+        if re.search(pattern, line):
+            return kind
+    return "other"
