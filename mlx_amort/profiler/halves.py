@@ -102,7 +102,9 @@ def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half
     last = 3 * tile * min(length, block)
     workspace = 21 * wide + first if length <= 2 * block else max(12 * wide + first, 21 * wide + last)
     matrices = _matrix_bytes(config, backend, 4 * width * width)
-    return Half("attention", one, kept, workspace, 0, matrices, count_pieces(rows, positions))
+    # A single tile has nothing to wait for: recomputing it overlaps with differentiating it.
+    again = 3 * tile * length if length <= block else 0
+    return Half("attention", one, kept, workspace, again, matrices, count_pieces(rows, positions))
 
 
 def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Half:
@@ -155,6 +157,9 @@ def head_at_work(config: Config, half: Half) -> int:
     else:
         early = 9.0 * logits + 7.5 * hidden
         late = (11.0 - 2.0 * pieces) / 3.0 * logits + 6.0 * hidden
+    if is_wide and step.activation_checkpointing:
+        # A recomputed half starts while the head's last array is still there.
+        early, late = early + logits, late + logits
     # Sums over the logits, folded; and the last half's output, in pieces and joined.
     early += 3 * _FOLD * positions * WIDE + (half.entry if pieces > 1 else 0)
     own = half.entry if step.activation_checkpointing else half.kept

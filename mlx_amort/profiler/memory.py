@@ -27,8 +27,8 @@ Phase = Literal["window", "update"]
 
 _TAIL = 3
 # Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
-_STACK_COPIES = 12
-_STACK_COPIES_PURE = 28
+_STACK_COPIES = 13
+_STACK_COPIES_PURE = 30
 _TENSOR_COPIES_PURE = 14
 
 
