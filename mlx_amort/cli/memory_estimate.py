@@ -23,7 +23,7 @@ from mlx_amort.config_io import preset_names, resolve, to_dict
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fits import largest_batch, with_step
 from mlx_amort.profiler.halves import Backend
-from mlx_amort.profiler.memory import Estimate, estimate, first_order_of
+from mlx_amort.profiler.memory import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.profiler.process import run_worker
 from mlx_amort.wording import format_size, parse_size
 
@@ -177,6 +177,7 @@ def _as_record(config: Config, found: Estimate) -> dict[str, Any]:
         "peak_bytes": found.peak_bytes,
         "phase": found.phase,
         "parts": dict(found.parts),
+        "temporaries": temporaries_of(config, found.backend),
         "phase_bytes": dict(found.phase_bytes),
         "first_order_bytes": sum(first_order_of(config).values()),
         "first_order_parts": first_order_of(config),

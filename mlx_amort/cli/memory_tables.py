@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_amort.cli.tables import align
 from mlx_amort.config import Config
-from mlx_amort.profiler.memory import Estimate, Phase, first_order_of
+from mlx_amort.profiler.memory import Estimate, Phase, first_order_of, temporaries_of
 from mlx_amort.wording import format_size
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
@@ -52,6 +52,7 @@ def describe_estimate(config: Config, found: Estimate) -> str:
     other: Phase = "update" if found.phase == "window" else "window"
     rule = first_order_of(config)
     rule_parts = " + ".join(format_size(size) for size in rule.values())
+    largest = {name: format_size(size) for name, size in temporaries_of(config, found.backend).items()}
     return "\n".join(
         [
             title,
@@ -59,6 +60,9 @@ def describe_estimate(config: Config, found: Estimate) -> str:
             align(["", "bytes", "share"], rows),
             "",
             f"the peak is in {_PHASES[found.phase]}; {_PHASES[other]} needs {format_size(found.phase_bytes[other])}",
+            f"largest temporaries: {largest['backward']} in the backward pass of half a block, {largest['newton_schulz']} in "
+            f"Newton-Schulz,",
+            f"  {largest['logits']} of logits; no copy of the weights in lower precision is kept",
             f"assumed ({found.backend}): {_ASSUMED[found.backend]}",
             f"first-order rule for plain float32: {rule_parts} = {format_size(sum(rule.values()))}",
             "  (weights + optimizer + gradients + 10 values a byte, unit and block; see docs/memory.md)",

@@ -65,6 +65,29 @@ def estimate(config: Config, backend: Backend = "cpu") -> Estimate:
     return Estimate(totals[phase], phase, phases[phase], totals, backend)
 
 
+def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
+    """The largest temporaries of each kind, in bytes; they do not live together and are no further parts of the peak.
+
+    backward: the most that one half of a block adds to what is kept while it is differentiated. newton_schulz: the
+    largest stack's. logits: one float32 array of them. low_precision_copy: 0, for a weight is cast where it is
+    multiplied, and that is in `backward`.
+    """
+    halves = halves_of(config, backend)
+    recomputes = config.step.activation_checkpointing
+    positions = config.step.batch * config.step.effective_window * config.model.seq
+    backward = max(
+        half.at_work(recomputes, is_last=False) - (half.entry if recomputes else half.kept) for half in halves
+    )
+    is_muon = config.optimizer.name == "muon"
+    update = _update_temporaries(config.model, config.step.precision, config.optimizer.name, backend)
+    return {
+        "backward": backward,
+        "newton_schulz": update if is_muon else 0,
+        "logits": positions * config.model.vocabulary * WIDE,
+        "low_precision_copy": 0,
+    }
+
+
 @lru_cache
 def _always(model: ModelConfig, precision: str, optimizer: str) -> Mapping[str, int]:
     widths = widths_of(precision)

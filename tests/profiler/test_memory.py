@@ -10,7 +10,7 @@ import pytest
 from mlx_amort.config import Config
 from mlx_amort.config_io import preset_names, resolve, to_dict
 from mlx_amort.profiler.halves import Backend
-from mlx_amort.profiler.memory import estimate, first_order_of, first_order_rule
+from mlx_amort.profiler.memory import estimate, first_order_of, first_order_rule, temporaries_of
 from mlx_amort.profiler.process import run_worker
 
 SMALL = (
@@ -136,3 +136,16 @@ def test_real_steps_peak_where_the_estimate_says(overrides: tuple[str, ...]) -> 
     assert outcome.answer is not None, outcome.errors
     # Small models vary by what is allocated ahead; docs/memory.md has the accuracy on larger ones.
     assert 0.9 <= estimate(config).peak_bytes / outcome.answer["peak_bytes"] <= 1.15
+
+
+def test_temporaries_of_each_kind_are_within_the_peak_and_adamw_orthogonalises_nothing() -> None:
+    config = resolve(preset="veritate_80m", overrides=["step.batch=4"])
+    found, kinds = estimate(config), temporaries_of(config)
+    assert kinds["logits"] == 4 * config.step.effective_window * config.model.seq * 256 * 4
+    assert (
+        0 < kinds["backward"] < found.peak_bytes and 0 < kinds["newton_schulz"] < found.phase_bytes["update"]
+    )
+    adamw = resolve(base=config, overrides=["optimizer.name=adamw"])
+    assert temporaries_of(adamw)["newton_schulz"] == 0
+    recomputed = resolve(base=config, overrides=["step.activation_checkpointing=true"])
+    assert temporaries_of(recomputed)["logits"] == kinds["logits"]
