@@ -60,8 +60,8 @@ def describe_estimate(config: Config, found: Estimate) -> str:
             align(["", "bytes", "share"], rows),
             "",
             f"the peak is in {_PHASES[found.phase]}; {_PHASES[other]} needs {format_size(found.phase_bytes[other])}",
-            f"largest temporaries: {largest['backward']} in the backward pass of half a block, {largest['newton_schulz']} in "
-            f"Newton-Schulz,",
+            f"largest temporaries: {largest['backward']} in the backward pass of half a block, "
+            f"{largest['newton_schulz']} in Newton-Schulz,",
             f"  {largest['logits']} of logits; no copy of the weights in lower precision is kept",
             f"assumed ({found.backend}): {_ASSUMED[found.backend]}",
             f"first-order rule for plain float32: {rule_parts} = {format_size(sum(rule.values()))}",
