@@ -13,7 +13,7 @@ from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_option
 from mlx_amort.cli.progress import Progress
 from mlx_amort.config import Config
 from mlx_amort.errors import UserError, user_error_of
-from mlx_amort.profiler.fits import budget_bytes, check_fits
+from mlx_amort.profiler.fits import budget_bytes, check_data, check_fits
 from mlx_amort.profiler.forecast import forecast_of
 from mlx_amort.profiler.memory import estimate
 from mlx_amort.streams import write
@@ -133,7 +133,9 @@ def command(
 
 def _check_memory(config: Config, machine: dict[str, Any]) -> None:
     limit = config.run.memory_limit_bytes
-    check_fits(config, budget_bytes(machine, limit), machine["backend"], is_given=limit is not None)
+    budget = budget_bytes(machine, limit)
+    check_data(config, budget)
+    check_fits(config, budget, machine["backend"], is_given=limit is not None)
 
 
 def _with_memory(summary: Summary, run: Run, first_step: int) -> Summary:

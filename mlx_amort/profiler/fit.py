@@ -12,7 +12,7 @@ import numpy as np
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
 from mlx_amort.profiler.rows import Row, held_out_rows, rows_from_records
-from mlx_amort.profiler.scatter import fastest_visits
+from mlx_amort.profiler.scatter import drift_of, fastest_visits
 from mlx_amort.profiler.selection import Setting, select
 from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms
 from mlx_amort.profiler.verdict import doubt_of, judge
@@ -77,6 +77,7 @@ class Fit:
     setting: Setting
     kept_out: tuple[tuple[Row, str], ...]
     slower_visits: tuple[tuple[Row, float], ...]
+    drift: float | None
 
     @property
     def is_rejected(self) -> bool:
@@ -153,6 +154,7 @@ class Fit:
             "terms": [term.to_record() for term in self.terms],
             "setting": vars(self.setting),
             "points": [_point_record(point) for point in self.points],
+            "drift": self.drift,
             "slower_visits": [
                 {**_configuration(row), "measured_s": row.step_s, "slower_by": excess}
                 for row, excess in self.slower_visits
@@ -243,6 +245,7 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
         terms, winner = terms + beside, asked_for(beside)
     fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
     fit |= {"terms": tuple(terms), "law": "affine", "is_doubtful": False, "verdict": "", "setting": setting}
+    fit["drift"] = drift_of(visits)
     unjudged = Fit(**fit, held_out_error=None, kept_out=tuple(kept_out), slower_visits=tuple(slower))
     misses = [
         abs(unjudged.predict_s(row) / row.step_s - 1)
@@ -250,8 +253,8 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
         if row.step_s and row.optimizer in optimizers
     ]
     held_out_error = statistics.median(misses) if misses else None
-    law, verdict = judge(fit, visits, solution, winner, held_out_error)
-    doubt = None if law == "rejected" else doubt_of(fit, fitted, visits, solution, winner, held_out_error)
+    law, verdict = judge(fit, solution, winner, held_out_error)
+    doubt = None if law == "rejected" else doubt_of(fit, fitted, visits, solution, held_out_error)
     is_doubtful = doubt is not None
     return replace(
         unjudged, law=law, verdict=doubt or verdict, is_doubtful=is_doubtful, held_out_error=held_out_error

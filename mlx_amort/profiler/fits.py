@@ -9,6 +9,7 @@ from typing import Any
 
 from mlx_amort.config import Config, Precision
 from mlx_amort.config_io import resolve, to_dict
+from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.halves import Backend
 from mlx_amort.profiler.memory import estimate
@@ -88,6 +89,22 @@ def check_fits(
         f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"
     )
     raise UserError(what, why, f"{todo} (mlx-amort memory-estimate lists them), or {escape} to go ahead")
+
+
+def check_data(config: Config, limit: int, escape: str = "--force") -> None:
+    """Refuse a step whose ids alone, of all its rows and chunks, are more than `limit` bytes.
+
+    The estimate knows one window's; a step's are held twice, for the next step is read ahead. Raises: UserError.
+    """
+    step = config.step
+    ids = step.accum * step.batch * (config.model.seq * step.chunks + 1)
+    needed = 2 * ids * DISK_DTYPES[config.data.dtype].itemsize
+    if needed > limit:
+        raise UserError(
+            f"{step.accum:,} micro-batches × {step.batch:,} rows × {step.chunks:,} chunks × {config.model.seq:,}",
+            f"the data of a step alone take {format_size(needed)}, and {format_size(limit)} may be used",
+            f"lower --batch, --accum, --chunks or --seq, or {escape} to go ahead",
+        )
 
 
 def nearest_fits(config: Config, limit: int, backend: Backend = "cpu") -> list[Way]:

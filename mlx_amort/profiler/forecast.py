@@ -22,17 +22,6 @@ from mlx_amort.profiler.store import (
 )
 from mlx_amort.train.forecast import Forecast
 
-# What of a row is no part of its configuration; windows are compared by what they make of a step.
-_NO_RESULTS: dict[str, Any] = {
-    "step_s": None,
-    "window": None,
-    "samples_s": (),
-    "compile_s": None,
-    "peak_bytes": None,
-    "update_s": None,
-    "status": "ok",
-}
-
 
 def forecast_of(
     profile: Path | None, config: Config, machine: Mapping[str, Any]
@@ -125,9 +114,9 @@ def _measured(record: Mapping[str, Any], row: Row, path: Path, why: str) -> tupl
 
 
 def _is_same(one: Row, other: Row) -> bool:
-    return replace(one, **_NO_RESULTS) == replace(other, **_NO_RESULTS) and (
-        one.windows_per_step == other.windows_per_step
-    )
+    # Windows are compared by what they make of a step.
+    is_alike = replace(one.bare, window=None) == replace(other.bare, window=None)
+    return is_alike and one.windows_per_step == other.windows_per_step
 
 
 def _forecast(fit: Fit, row: Row, source: str) -> Forecast:

@@ -7,7 +7,7 @@ import json
 import math
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,13 @@ class Row:
     peak_bytes: int | None = None
     update_s: float | None = None
     status: str = "ok"
+
+    @property
+    def bare(self) -> Row:
+        """The configuration alone, without what was measured of it."""
+        return replace(
+            self, step_s=None, samples_s=(), compile_s=None, peak_bytes=None, update_s=None, status="ok"
+        )
 
     @property
     def bytes_per_step(self) -> int:

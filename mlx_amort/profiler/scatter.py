@@ -55,12 +55,12 @@ def fastest_visits(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, floa
     """
     best: dict[Row, int] = {}
     for index, row in enumerate(rows):
-        known = rows[best.setdefault(_bare(row), index)]
+        known = rows[best.setdefault(row.bare, index)]
         if (row.step_s or 0) < (known.step_s or 0):
-            best[_bare(row)] = index
+            best[row.bare] = index
     chosen, slower = [], []
     for index, row in enumerate(rows):
-        fastest = best[_bare(row)]
+        fastest = best[row.bare]
         if fastest == index:
             chosen.append(row)
         else:
@@ -72,12 +72,8 @@ def _visits(rows: Sequence[Row]) -> dict[Row, list[float]]:
     visits: dict[Row, list[float]] = {}
     for row in rows:
         if row.step_s is not None:
-            visits.setdefault(_bare(row), []).append(row.step_s)
+            visits.setdefault(row.bare, []).append(row.step_s)
     return visits
-
-
-def _bare(row: Row) -> Row:
-    return Row(row.batch, row.chunks, row.seq, row.optimizer, None, row.window, row.accum)
 
 
 def measure_settled(

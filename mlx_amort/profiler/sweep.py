@@ -37,7 +37,6 @@ from mlx_amort.profiler.ledger import Ledger, Measurer, Progress
 from mlx_amort.profiler.points import Point, point_of, point_of_record
 from mlx_amort.profiler.request import Request, open_record
 from mlx_amort.profiler.rows import rows_from_records
-from mlx_amort.profiler.scatter import drift_of
 from mlx_amort.profiler.store import FILE_NAME, LATEST_FILE_NAME, has_law, put_previous_aside
 from mlx_amort.profiler.wording import describe_held_out
 from mlx_amort.wording import format_duration
@@ -283,7 +282,6 @@ class Sweep:
                 "visits": len(anchors),
                 "last_to_first": drift,
                 "spread": spread,
-                "change": drift_of(rows_from_records(self.record["rows"], str(self.ledger.path))),
             }
         self.record["chosen"] = self._chosen()
         self.record["status"] = "complete"

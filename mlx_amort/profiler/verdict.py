@@ -9,13 +9,11 @@ import numpy as np
 
 from mlx_amort.profiler.least_squares import Solution
 from mlx_amort.profiler.rows import Row
-from mlx_amort.profiler.scatter import drift_of, scatter_of
+from mlx_amort.profiler.scatter import scatter_of
 from mlx_amort.profiler.terms import TermTest
 
 # A line that misses by this much (root mean square) explains too little to forecast with.
 LARGEST_SCATTER = 0.10
-# A term that is asked for rejects the law, unless the line misses less than this and less than the noise.
-LARGEST_SLIGHT = 0.05
 # A point that the others predict this badly leaves the law in doubt, if its samples agree much better.
 LARGEST_LEFT_OUT = 0.05
 # No law holds that misses more than this of what it has not seen, whatever the noise.
@@ -33,7 +31,6 @@ def doubt_of(
     rows: Sequence[Row],
     visits: Sequence[Row],
     solution: Solution,
-    winner: TermTest | None,
     held_out_error: float | None,
 ) -> str | None:
     """The sentence that withholds "the law holds": what it has not seen is missed, or c0 is not positive.
@@ -44,12 +41,6 @@ def doubt_of(
     scatter = scatter_of(visits)
     reach = _CLEARLY * (scatter or 0.0)
     reasons, are_noise = [], []
-    if winner is not None:
-        reasons.append(
-            f"{winner.phrase.removesuffix(': the law is curved')} would explain more, and what the line misses "
-            f"({_miss(solution):.1%}, root mean square) is no more than measuring again differs by ({scatter:.1%})"
-        )
-        are_noise.append(True)
     # Noise of σ leaves residuals of σ·sqrt(1 - h) and left-out errors of σ / sqrt(1 - h) at leverage h: the
     # geometric mean of the two is σ, whatever rests on the point.
     left_out = np.abs(np.nan_to_num(solution.left_out_errors))
@@ -82,22 +73,21 @@ def doubt_of(
 
 def judge(
     fit: Mapping[str, Any],
-    visits: Sequence[Row],
     solution: Solution,
     winner: TermTest | None,
     held_out_error: float | None,
 ) -> tuple[str, str]:
     """The law's name and one plain sentence about it."""
-    drift = drift_of(visits) or 0.0
+    drift = fit["drift"] or 0.0
     if drift > LARGEST_DRIFT:
         return "rejected", f"The law is rejected: {describe_drift(drift)}."
-    scatter = _miss(solution)
+    scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
     if fit["c1_s_per_byte"] <= 0:
         return "rejected", (
             f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, "
             "as if more bytes took less time; the measurements are spoiled."
         )
-    if winner is not None and not is_slight(visits, solution):
+    if winner is not None:
         return "rejected", (
             f"The law is rejected: the data ask for {winner.phrase} (cross-validated error "
             f"{winner.error_without:.1%} without it, {winner.error_with:.1%} with it), "
@@ -127,15 +117,6 @@ def judge(
             f"that the data ask for: {errors}."
         )
     return "affine", f"The affine law holds: {errors}, and no further term is asked for."
-
-
-def is_slight(visits: Sequence[Row], solution: Solution) -> bool:
-    """Whether what the line misses is small, and no more than measuring again differs by."""
-    return _miss(solution) <= min(LARGEST_SLIGHT, scatter_of(visits) or 0.0)
-
-
-def _miss(solution: Solution) -> float:
-    return float(np.sqrt(np.mean(solution.relative_errors**2)))
 
 
 def describe_drift(drift: float) -> str:

@@ -54,7 +54,7 @@ def describe_findings(record: Mapping[str, Any]) -> list[str]:
     lines += describe_phases(record["rows"], record["floors"], fit["c0_s"] if fit else {})
     drift = record.get("drift")
     if drift:
-        change = drift["change"]
+        change = (record["fit"] or {}).get("drift") or 0.0
         # A machine that changed explains all that follows.
         place = 0 if change > LARGEST_DRIFT else len(lines)
         why = f"; {describe_drift(change)}" if change > LARGEST_DRIFT else ""

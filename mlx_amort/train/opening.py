@@ -19,7 +19,6 @@ from mlx_amort.config import Config
 from mlx_amort.config_io import SECTIONS, differing_keys, read_yaml, with_absolute_sources
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
-from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
@@ -36,7 +35,6 @@ from mlx_amort.train.checkpoint import (
 from mlx_amort.train.metrics import MetricsLog
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
-from mlx_amort.wording import format_size
 
 FIXED = (
     "model.",
@@ -88,7 +86,6 @@ def new_run(
     """
     config = with_absolute_sources(config)
     machine = describe_machine()
-    check_memory(config, machine)
     corpora, stream = _open_data(config, checking)
     folder = create(out, config.preset or config.model.trunk)
     folder.write(config, _new_record(machine, corpora, command))
@@ -234,42 +231,6 @@ def state_bytes(config: Config) -> int:
         math.prod(shapes[name]) * (policy.weights.size * (1 + kept[owner]) + policy.gradients.size)
         for name, owner in owners(shapes, config.optimizer.name).items()
     )
-
-
-def step_bytes(config: Config) -> int:
-    """Bytes that a step takes at the very least beside the state: its rows and one chunk's embedded bytes.
-
-    The rows are held twice, for the next step is read ahead.
-    """
-    rows, row_units = config.step.accum * config.step.batch, config.model.seq * config.step.chunks + 1
-    compute_bytes = policy_of(config.step.precision).compute.size
-    embedded = config.step.batch * config.model.seq * config.model.hidden * compute_bytes
-    return 2 * rows * row_units * DISK_DTYPES[config.data.dtype].itemsize + embedded
-
-
-def check_memory(config: Config, machine: dict[str, Any]) -> None:
-    """Refuse a run whose state, or a step's data, alone exceeds `run.memory_limit_bytes` or the machine's memory.
-
-    Raises: UserError.
-    """
-    limit = config.run.memory_limit_bytes or machine["memory_bytes"]
-    needed = state_bytes(config)
-    if needed > limit:
-        raise UserError(
-            f"{config.model.parameters:,} parameters",
-            f"weights, gradients and optimizer state alone take {format_size(needed)}, and {format_size(limit)} "
-            "may be used",
-            "take a smaller preset or --precision bf16-pure, or raise run.memory_limit_bytes",
-        )
-    needed += step_bytes(config)
-    if needed > limit:
-        step = config.step
-        raise UserError(
-            f"{step.accum:,} micro-batches × {step.batch:,} rows × {step.chunks:,} chunks × {config.model.seq:,}",
-            f"the state, the data of a step and the first activations alone take {format_size(needed)}, and "
-            f"{format_size(limit)} may be used",
-            "lower --batch, --accum, --chunks or --seq, or raise run.memory_limit_bytes",
-        )
 
 
 def _open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fit import Fit, fit_rows
 from mlx_amort.profiler.rows import Row, read_rows
+from mlx_amort.profiler.scatter import drift_of
 
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
 SHAPES = [(4, 2), (8, 2), (16, 2), (32, 2), (24, 1), (24, 4), (48, 4)]
@@ -254,17 +255,13 @@ def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil
     assert changed.is_rejected and "the machine changed by 40 %" in changed.verdict
 
 
-def test_a_bend_within_the_noise_is_a_doubt_and_beyond_it_a_rejection() -> None:
-    def bent(noise: float) -> Fit:
-        rows = made_rows(lambda size, batch, chunks: affine(size, batch, chunks) * (1 + 0.06 * size / 2e5))
-        parts = (1 - noise, 1.0, 1 + noise)
-        return fit_rows(
-            [replace(row, samples_s=tuple((row.step_s or 0) * part for part in parts)) for row in rows]
-        )
-
-    assert bent(0.001).is_rejected and "T² term" in bent(0.001).verdict
-    assert bent(0.1).is_doubtful and not bent(0.1).is_rejected
-    assert "a T² term would explain more" in bent(0.1).verdict
+def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> None:
+    rows = made_rows(affine)
+    slower = [replace(row, step_s=(row.step_s or 0) * 1.5, activation_checkpointing=True) for row in rows]
+    fit = fit_rows([*rows, *slower])
+    assert fit.drift is None and fit.slower_visits == () and len(fit.kept_out) == len(rows)
+    assert drift_of([*rows, *slower]) is None
+    assert drift_of([*rows, *rows]) == 0.0
 
 
 def test_a_line_that_misses_everything_is_rejected() -> None:

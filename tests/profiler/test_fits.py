@@ -14,6 +14,7 @@ from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fits import (
     budget_bytes,
+    check_data,
     check_fits,
     largest_batch,
     nearest_fits,
@@ -61,6 +62,17 @@ def test_the_refusal_names_estimate_budget_and_commands_that_fit() -> None:
         assert estimate(fitting).peak_bytes <= limit
         assert fitting.bytes_per_step == config.bytes_per_step
         assert fitting.model == config.model and fitting.optimizer == config.optimizer
+
+
+def test_a_step_whose_data_alone_exceed_the_limit_is_refused_whatever_the_window() -> None:
+    config = resolve(preset="demo", overrides=["step.accum=1000000"])
+    ids = 1_000_000 * config.step.batch * (config.model.seq * config.step.chunks + 1)
+    check_fits(config, 1_000_000_000)
+    check_data(config, 2 * ids)
+    with pytest.raises(
+        UserError, match=r"1,000,000 micro-batches × .* the data of a step alone take 4\.10 GB"
+    ):
+        check_data(config, 2 * ids - 1)
 
 
 def test_of_its_own_limit_it_is_said_that_it_was_given() -> None:

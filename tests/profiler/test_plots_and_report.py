@@ -65,7 +65,7 @@ def profile_record() -> dict[str, Any]:
     made |= {"machine": {"processor": "a|b"}, "model": {"parameters": 1234567}}
     made |= {
         "plan": {"cut": [cut]},
-        "drift": {"visits": 3, "last_to_first": 0.021, "spread": 0.034, "change": 0.01},
+        "drift": {"visits": 3, "last_to_first": 0.021, "spread": 0.034},
     }
     made["fit"] = fit_rows(rows_from_records(rows, "made")).to_record()
     made["floors"] = compare_with_floors(floors_of(BASE, Machine(BASE).rates(point_of(BASE))), made["fit"])
