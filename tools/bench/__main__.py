@@ -50,7 +50,7 @@ def main(context: click.Context) -> None:
 @click.option("--hidden", default="256,512,1024", show_default=True, help="Widths of the model, with commas.")
 @click.option("--turns", default=7, show_default=True, help="Steps that are timed on either side.")
 @click.option("--threads", default=os.cpu_count() or 1, show_default=True, help="Threads of either side.")
-def model(hidden: str = "256,512,1024", turns: int = 7, threads: int = os.cpu_count() or 1) -> None:
+def model(hidden: str, turns: int, threads: int) -> None:
     """The same hybrid model in PyTorch: gradients agree first, then both step by turns; c0 and c1 of both."""
     for width in (int(part) for part in hidden.split(",")):
         base = _config(width)
@@ -127,7 +127,7 @@ def _tell_fits(fits: dict[str, Fit]) -> None:
 @main.command()
 @click.option("--preset", default="veritate_80m", show_default=True, help="Whose parameter list is updated.")
 @click.option("--turns", default=5, show_default=True, help="Updates that are timed of each kind.")
-def update(preset: str = "veritate_80m", turns: int = 5) -> None:
+def update(preset: str, turns: int) -> None:
     """The update alone: ours, and mlx.optimizers' Muon and AdamW under MultiOptimizer, eager and compiled."""
     compare_updates(resolve(preset=preset, overrides=["step.precision=fp32"]), turns, click.echo)
 
@@ -136,7 +136,7 @@ def update(preset: str = "veritate_80m", turns: int = 5) -> None:
 @click.option("--preset", default="veritate_80m", show_default=True, help="Whose step is taken apart.")
 @click.option("--batch", default=1, show_default=True, help="Rows.")
 @click.option("--turns", default=3, show_default=True, help="Steps that are timed.")
-def parts(preset: str = "veritate_80m", batch: int = 1, turns: int = 3) -> None:
+def parts(preset: str, batch: int, turns: int) -> None:
     """GFLOP/s of each part of a step over the best product rate, and where time goes by kind of operation."""
     config = resolve(preset=preset, overrides=["step.precision=fp32", f"step.batch={batch}", "step.accum=1"])
     config = replace(config, step=replace(config.step, chunks=config.step.effective_window))

@@ -86,6 +86,7 @@ def torch_side(config: Config, folder: Path, threads: int) -> Side:
     import torch
 
     from mlx_amort.optim.partition import has_weight_decay, owners
+    from mlx_amort.train.step import window_lengths
     from tools.bench.torch_model import window_loss, zero_state
 
     torch.set_num_threads(threads)
@@ -127,19 +128,19 @@ def torch_side(config: Config, folder: Path, threads: int) -> Side:
             self.batch = torch.tensor(random_batch(config).astype(np.int64))
 
         def accumulate(self) -> float:
-            window, total = step.effective_window, 0.0
+            lengths = window_lengths(step.chunks, step.effective_window)
             losses = []
             for rows in self.batch.chunk(step.accum):
-                state = zero_state(model, len(rows))
-                for start in range(0, step.chunks, window):
-                    piece = rows[:, start * model.seq : (start + window) * model.seq + 1]
+                state, start = zero_state(model, len(rows)), 0
+                for length in lengths:
+                    piece = rows[:, start * model.seq : (start + length) * model.seq + 1]
                     loss, state = window_loss(model, weights, piece, state)
-                    loss = loss * (window / (step.chunks * step.accum))
+                    loss = loss * (length / (step.chunks * step.accum))
                     loss.backward()
                     state = [(memory.detach(), tail.detach()) for memory, tail in state]
                     losses.append(loss.detach())
-            total = float(torch.stack(losses).sum())
-            return total
+                    start += length
+            return float(torch.stack(losses).sum())
 
         def gradients(self) -> tuple[float, dict[str, Any]]:
             loss = self.accumulate()

@@ -78,6 +78,7 @@ class Comparison:
             self.config.optimizer.name,
             self.median_s(side, part),
             window=step.effective_window,
+            accum=step.accum,
             samples_s=tuple(sample[part] for sample in self.samples[side]),
         )
 
