@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mlx_amort.profiler.fit import Fit
 from mlx_amort.profiler.rows import Row, count_windows
+from mlx_amort.profiler.scatter import fastest_of, visits_of
 from mlx_amort.wording import format_size
 
 # AdamW needs this many times Muon's bytes for one loss: published for a 10M model, from one seed.
@@ -81,17 +80,11 @@ def best_bytes_per_step(noise_scale_bytes: float, c0_s: float, c1_s_per_byte: fl
 
 
 def merge_repeats(rows: Sequence[Row]) -> list[Row]:
-    """One row a configuration: the median time and the highest peak of its repeats."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row.is_measured:
-            name = (row.batch, row.chunks, row.window, row.accum, row.seq, row.optimizer, row.precision)
-            groups.setdefault((*name, row.activation_checkpointing), []).append(row)
+    """One row a configuration: the fastest visit, as rows are fitted, with the highest peak of all."""
     merged = []
-    for group in groups.values():
-        peaks = [row.peak_bytes for row in group if row.peak_bytes is not None]
-        step_s = statistics.median(row.step_s for row in group if row.step_s is not None)
-        merged.append(replace(group[0], step_s=step_s, peak_bytes=max(peaks, default=None)))
+    for visits in visits_of([row for row in rows if row.is_measured]):
+        peaks = [row.peak_bytes for row in visits if row.peak_bytes is not None]
+        merged.append(replace(fastest_of(visits), peak_bytes=max(peaks, default=None)))
     return merged
 
 
@@ -102,7 +95,7 @@ def _candidate(
     bytes_per_s = size / step_s
     # Of a law that is rejected the ceiling says nothing.
     ceiling = None if fit.is_rejected else fit.ceiling_bytes_per_s
-    hours = request.budget_bytes / bytes_per_s / 3600
+    hours = request.budget_bytes / bytes_per_s / 3600 * fit.disturbance
     advantage = request.token_advantage if row.optimizer == "adamw" else 1.0
     # Bytes to a loss are proportional to T + T_crit; at T = T_crit the budget is what it says.
     critical = request.noise_scale_bytes

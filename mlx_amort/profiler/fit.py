@@ -12,7 +12,7 @@ import numpy as np
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spoiled_points
 from mlx_amort.profiler.rows import Row, held_out_rows, rows_from_records
-from mlx_amort.profiler.scatter import drift_of, fastest_visits
+from mlx_amort.profiler.scatter import disturbance_of, drift_of, fastest_of, slower_visits, visits_of
 from mlx_amort.profiler.selection import Setting, select
 from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms
 from mlx_amort.profiler.verdict import doubt_of, judge
@@ -78,6 +78,7 @@ class Fit:
     kept_out: tuple[tuple[Row, str], ...]
     slower_visits: tuple[tuple[Row, float], ...]
     drift: float | None
+    disturbance: float
 
     @property
     def is_rejected(self) -> bool:
@@ -91,7 +92,8 @@ class Fit:
         excesses = [excess for _, excess in self.slower_visits]
         return (
             f"of configurations visited again the fastest visit is fitted: {len(excesses)} others were "
-            f"{min(excesses):.1%} to {max(excesses):.1%} slower, {statistics.median(excesses):.1%} in the median"
+            f"{min(excesses):.1%} to {max(excesses):.1%} slower, {statistics.median(excesses):.1%} in the median; "
+            f"a run is expected to take {self.disturbance - 1:.1%} more than the law, the mean of all visits"
         )
 
     @property
@@ -155,6 +157,7 @@ class Fit:
             "setting": vars(self.setting),
             "points": [_point_record(point) for point in self.points],
             "drift": self.drift,
+            "disturbance": self.disturbance,
             "slower_visits": [
                 {**_configuration(row), "measured_s": row.step_s, "slower_by": excess}
                 for row, excess in self.slower_visits
@@ -228,7 +231,7 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
     """
     setting, visits, kept_out = select(rows)
-    fitted, slower = fastest_visits(visits)
+    fitted = [fastest_of(each) for each in visits_of(visits)]
     _refuse_what_cannot_fail(fitted, kept_out)
     optimizers = sorted({row.optimizer for row in fitted})
     step_s = np.array([row.step_s for row in fitted], dtype=np.float64)
@@ -245,8 +248,10 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
         terms, winner = terms + beside, asked_for(beside)
     fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
     fit |= {"terms": tuple(terms), "law": "affine", "is_doubtful": False, "verdict": "", "setting": setting}
-    fit["drift"] = drift_of(visits)
-    unjudged = Fit(**fit, held_out_error=None, kept_out=tuple(kept_out), slower_visits=tuple(slower))
+    fit |= {"drift": drift_of(visits), "disturbance": disturbance_of(visits)}
+    unjudged = Fit(
+        **fit, held_out_error=None, kept_out=tuple(kept_out), slower_visits=tuple(slower_visits(visits))
+    )
     misses = [
         abs(unjudged.predict_s(row) / row.step_s - 1)
         for row in held_out

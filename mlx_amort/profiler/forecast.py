@@ -62,9 +62,9 @@ def forecast_from_profile(
 ) -> tuple[Forecast | None, str]:
     """The step time that a profile's fit predicts for `config`, whether or not that was measured.
 
-    Where the rows have no law that holds, or one in doubt, the time of the rows that measured `config`; without
-    one a law in doubt forecasts with its uncertainty, and no law tells why there is no forecast.
-    path: a profile.json or its folder.
+    It is the law's, times what other programs cost on average while it was measured.
+    Where the rows have no law that holds, the time of the row that measured `config`; without one why there
+    is no forecast. path: a profile.json or its folder.
     Raises: UserError, naming the keys, when the profile is of another model, machine, sequence, precision,
     window or optimizer.
     """
@@ -95,10 +95,6 @@ def forecast_from_profile(
     if row.optimizer not in fit.c0_s:
         why = f"cannot forecast this run: its optimizer is {row.optimizer}, not {' or '.join(fit.c0_s)}"
         raise UserError(str(path), why, todo)
-    if fit.is_doubtful:
-        measured, _ = _measured(record, row, path, f"the law of {path} is in doubt")
-        if measured is not None:
-            return measured, ""
     return _forecast(fit, row, str(path)), ""
 
 
@@ -122,7 +118,8 @@ def _is_same(one: Row, other: Row) -> bool:
 def _forecast(fit: Fit, row: Row, source: str) -> Forecast:
     sizes = [point.row.bytes_per_step for point in fit.points]
     return Forecast(
-        step_s=fit.predict_s(row),
+        step_s=fit.predict_s(row) * fit.disturbance,
+        disturbance=fit.disturbance,
         bytes_per_step=row.bytes_per_step,
         source=source,
         ceiling_bytes_per_s=fit.ceiling_bytes_per_s,

@@ -170,6 +170,12 @@ def plan_run(rows: Sequence[Row], fit: Fit, request: Request) -> Plan:
             "no --min-updates and no --noise-scale: the fastest is chosen as if fewer updates cost no quality"
         )
 
+    if fit.disturbance > 1.005:
+        slower = f"{fit.disturbance - 1:.1%}"
+        warnings.append(
+            f"times include the {slower} by which other programs slowed the machine while it was profiled"
+        )
+
     def score(candidate: Candidate) -> float:
         return candidate.quality_hours
 

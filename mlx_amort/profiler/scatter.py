@@ -22,6 +22,29 @@ def spread_of(samples_s: Sequence[float]) -> float:
     return (high - low) / middle
 
 
+def visits_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """The measured rows of each configuration, in their order."""
+    visits: dict[Row, list[Row]] = {}
+    for row in rows:
+        if row.step_s is not None:
+            visits.setdefault(row.bare, []).append(row)
+    return list(visits.values())
+
+
+def fastest_of(visits: Sequence[Row]) -> Row:
+    """Other programs make a step slower and never faster: the fastest visit is the machine's own time."""
+    return min(visits, key=_step_s)
+
+
+def slower_visits(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Every row that is not the fastest of its configuration, with how much slower it was, relatively."""
+    slower = []
+    for visits in visits_of(rows):
+        fastest = fastest_of(visits)
+        slower += [(row, _step_s(row) / _step_s(fastest) - 1) for row in visits if row is not fastest]
+    return slower
+
+
 def scatter_of(rows: Sequence[Row]) -> float | None:
     """How far measuring again differs, relatively: what is larger of two, None where neither is known.
 
@@ -29,7 +52,7 @@ def scatter_of(rows: Sequence[Row]) -> float | None:
     median over configurations where three or more were visited again.
     """
     spreads = [spread_of(row.samples_s) for row in rows if len(row.samples_s) > 1]
-    excesses = [max(times) / min(times) - 1 for times in _visits(rows).values() if len(times) > 1]
+    excesses = [max(times) / min(times) - 1 for times in _times_of_repeats(rows)]
     found = [statistics.median(spreads)] if spreads else []
     if excesses:
         found.append(statistics.median(excesses) if len(excesses) >= _FEW else max(excesses))
@@ -42,38 +65,32 @@ def drift_of(rows: Sequence[Row]) -> float | None:
     The median of last visit over first, where three or more configurations were visited again: a machine that is
     slow for a while does not move it. With fewer, how far the slowest visit is from the fastest.
     """
-    visits = [times for times in _visits(rows).values() if len(times) > 1]
-    if len(visits) >= _FEW:
-        return abs(statistics.median(times[-1] / times[0] for times in visits) - 1)
-    return max((max(times) / min(times) - 1 for times in visits), default=None)
+    repeats = _times_of_repeats(rows)
+    if len(repeats) >= _FEW:
+        return abs(statistics.median(times[-1] / times[0] for times in repeats) - 1)
+    return max((max(times) / min(times) - 1 for times in repeats), default=None)
 
 
-def fastest_visits(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, float]]]:
-    """The fastest row of every configuration, and the others with how much slower they were, relatively.
+def disturbance_of(rows: Sequence[Row]) -> float:
+    """What other programs cost on average: mean sample over the fastest visit, the mean over configurations.
 
-    Other programs make a step slower and never faster: the fastest of several visits is the machine's own time.
+    Of those visited again, which show it; 1 without any. A long run meets what the visits met.
     """
-    best: dict[Row, int] = {}
-    for index, row in enumerate(rows):
-        known = rows[best.setdefault(row.bare, index)]
-        if (row.step_s or 0) < (known.step_s or 0):
-            best[row.bare] = index
-    chosen, slower = [], []
-    for index, row in enumerate(rows):
-        fastest = best[row.bare]
-        if fastest == index:
-            chosen.append(row)
-        else:
-            slower.append((row, (row.step_s or 0) / (rows[fastest].step_s or 1) - 1))
-    return chosen, slower
+    shares = []
+    for visits in visits_of(rows):
+        samples = [statistics.fmean(row.samples_s or [_step_s(row)]) for row in visits]
+        if len(visits) > 1:
+            shares.append(statistics.fmean(samples) / _step_s(fastest_of(visits)))
+    return statistics.fmean(shares) if shares else 1.0
 
 
-def _visits(rows: Sequence[Row]) -> dict[Row, list[float]]:
-    visits: dict[Row, list[float]] = {}
-    for row in rows:
-        if row.step_s is not None:
-            visits.setdefault(row.bare, []).append(row.step_s)
-    return visits
+def _times_of_repeats(rows: Sequence[Row]) -> list[list[float]]:
+    return [[_step_s(row) for row in visits] for visits in visits_of(rows) if len(visits) > 1]
+
+
+def _step_s(row: Row) -> float:
+    assert row.step_s is not None
+    return row.step_s
 
 
 def measure_settled(

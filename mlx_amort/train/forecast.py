@@ -37,7 +37,8 @@ class Forecast:
     Units: step_s, c0_s in seconds, c1_s_per_byte in seconds a byte. `source`: the profile, or "its first N
     steps", in which case is_from_steps and the costs and the ceiling are None. is_extrapolated: the bytes a
     step lie outside those that were measured. uncertainty: the share by which a law in doubt may be off.
-    warning: what else to know of it.
+    disturbance: the factor in step_s that is other programs' (profiler/scatter.py); a median of steps is held
+    against the step without it, the run's mean against step_s. warning: what else to know of it.
     """
 
     step_s: float
@@ -49,6 +50,7 @@ class Forecast:
     is_extrapolated: bool = False
     is_from_steps: bool = False
     uncertainty: float | None = None
+    disturbance: float = 1.0
     warning: str = ""
 
     @property
@@ -60,9 +62,14 @@ class Forecast:
         """The rate's share of 1 / c1."""
         return None if self.ceiling_bytes_per_s is None else self.bytes_per_s / self.ceiling_bytes_per_s
 
-    def deviation(self, measured_s: float) -> float:
-        """measured / predicted - 1."""
-        return measured_s / self.step_s - 1
+    @property
+    def undisturbed_s(self) -> float:
+        """What most steps take, while the machine is left alone."""
+        return self.step_s / self.disturbance
+
+    def deviation(self, median_step_s: float) -> float:
+        """Median of measured steps / undisturbed_s - 1."""
+        return median_step_s / self.undisturbed_s - 1
 
     def describe(self, unit: str = "byte") -> str:
         """The step time, the rate and its share of the ceiling, and where they are from."""
@@ -97,7 +104,7 @@ class Forecast:
             why = "the machine was busier when it was profiled; profile again"
         return (
             f"the last steps took {median_step_s:.4g} s, {abs(deviation):.0%} "
-            f"{'more' if deviation > 0 else 'less'} than the {self.step_s:.4g} s "
+            f"{'more' if deviation > 0 else 'less'} than the {self.undisturbed_s:.4g} s "
             f"{f'of {self.source}' if self.is_from_steps else 'predicted'}: {why}"
         )
 

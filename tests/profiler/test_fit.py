@@ -243,14 +243,16 @@ def test_repeats_tell_the_scatter_too() -> None:
 def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil_the_law() -> None:
     rows = made_rows(affine)
     busy = [replace(row, step_s=(row.step_s or 0) * 1.4) for row in rows]
+    again = [replace(row) for row in rows]
     third = len(rows) // 3
-    disturbed = fit_rows([*busy[:third], *rows[third:], *rows[: 2 * third], *busy[2 * third :]])
+    disturbed = fit_rows([*busy[:third], *rows[third:], *again[: 2 * third], *busy[2 * third :]])
     assert not disturbed.is_rejected and disturbed.c1_s_per_byte == pytest.approx(
         fit_rows(rows).c1_s_per_byte
     )
     assert len(disturbed.points) == len(disturbed.slower_visits) == len(rows)
     assert {round(excess, 6) for _, excess in disturbed.slower_visits} == {0.0, 0.4}
     assert "0.0% to 40.0% slower" in disturbed.describe_visits
+    assert disturbed.disturbance == pytest.approx(1 + 0.2 * 5 / 7)
     changed = fit_rows([*rows, *busy])
     assert changed.is_rejected and "the machine changed by 40 %" in changed.verdict
 

@@ -123,15 +123,26 @@ def test_a_law_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
     for entry in record["held_out"]:
         entry["measured_s"] *= 1.15
     cached.write_text(json.dumps(record))
-    measured = forecast_of(cached, BASE, MACHINE)[0]
-    assert measured is not None and measured.warning.startswith(
-        f"the law of {cached} is in doubt; this is the step"
-    )
-    assert measured.step_s == pytest.approx(record["rows"][0]["step_s"]) and measured.uncertainty is None
-    unmeasured = resolve(base=BASE, overrides=["step.batch=17"])
-    forecast = forecast_of(cached, unmeasured, MACHINE)[0]
+    forecast = forecast_of(cached, BASE, MACHINE)[0]
     assert forecast is not None and "s a step, give or take 13%, " in forecast.describe()
     assert "its law is in doubt" in forecast.describe()
+
+
+def test_a_forecast_is_the_law_s_times_what_other_programs_cost_on_average(cached: Path) -> None:
+    quiet = forecast_of(cached, BASE, MACHINE)[0]
+    assert quiet is not None and quiet.disturbance == pytest.approx(1)
+    record = json.loads(cached.read_text())
+    for row in [row for row in record["rows"] if row["step_s"]]:
+        slower = {"step_s": 1.2 * row["step_s"], "samples_s": [1.2 * sample for sample in row["samples_s"]]}
+        record["rows"] += [{**row, **slower}, dict(row)]
+    cached.write_text(json.dumps(record))
+    busy = forecast_of(cached, BASE, MACHINE)[0]
+    # Of three visits one was 20 % slower; of the anchor's nine, three.
+    assert busy is not None and busy.disturbance == pytest.approx(1 + 0.2 / 3)
+    assert busy.undisturbed_s == pytest.approx(quiet.step_s) and busy.step_s == pytest.approx(
+        quiet.step_s * busy.disturbance
+    )
+    assert busy.deviation(quiet.step_s) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_table_that_does_not_tell_its_model_does_not_forecast() -> None:

@@ -159,13 +159,19 @@ def test_a_noise_scale_chooses_near_the_best_size_without_updates() -> None:
     assert larger.choice.bytes_per_step == 196_608
 
 
-def test_repeats_of_a_configuration_are_one_candidate_with_their_median() -> None:
+def test_repeats_of_a_configuration_are_one_candidate_with_their_fastest_as_in_the_fit() -> None:
     rows = read_rows(GRID)
-    rows += [replace(rows[7], step_s=6.9), replace(rows[7], step_s=20.0)]
-    measured = [
-        c for c in plan_of(PUBLISHED, rows).candidates if c.label == rows[7].label and c.source == "measured"
-    ]
-    assert [candidate.step_s for candidate in measured] == [6.947]
+    alone = plan_of(PUBLISHED, rows)
+    rows += [replace(rows[7], step_s=6.9), replace(rows[7], step_s=8.0)]
+    plan = plan_of(PUBLISHED, rows)
+    measured = [c for c in plan.candidates if c.label == rows[7].label and c.source == "measured"]
+    assert [candidate.step_s for candidate in measured] == [6.9]
+    disturbance = (6.9 + 6.947 + 8.0) / 3 / 6.9
+    assert measured[0].hours == pytest.approx(
+        disturbance * measured[0].bytes_per_step ** -1 * 2.006e9 * 6.9 / 3600
+    )
+    assert any("5.5% by which other programs slowed" in warning for warning in plan.warnings)
+    assert not any("other programs" in warning for warning in alone.warnings)
 
 
 def test_a_prediction_borrows_the_peak_of_a_larger_batch_only() -> None:
