@@ -87,8 +87,8 @@ def product_grid(base: Point, lists: Lists) -> list[Point]:
 def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
     """The published shape around `base`, the most telling configurations first.
 
-    A batch scan at K = 2, a chunk scan at the base's B, the other optimizer at three sizes, one configuration
-    recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out: nothing
+    A batch scan at K = 2, a chunk scan at the base's B, the fewest rows at the most chunks, the other optimizer at
+    three sizes, one configuration recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out: nothing
     is measured at a B or K that is not among the given ones.
     """
     optimizers = lists.optimizers or (base.optimizer, _OTHER[base.optimizer])
@@ -110,8 +110,18 @@ def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
     single += [replace(center, seq=seq) for seq in seqs[1:]]
     single += [replace(center, window=window) for window in windows[1:]]
     single += [replace(center, precision=precision) for precision in precisions[1:]]
+    # Few rows over many windows: what a window costs of itself hides in c0 along B, and in c1 along K.
+    corner = replace(batch_scan[0], chunks=max(counts))
     # The ends of both scans and the other optimizer make a fit; the middle of the scans makes it sure.
-    first = [center, batch_scan[0], replace(center, chunks=longest), *others[:2], chunk_scan[0], *single]
+    first = [
+        center,
+        batch_scan[0],
+        replace(center, chunks=longest),
+        *others[:2],
+        chunk_scan[0],
+        corner,
+        *single,
+    ]
     return _unique([*first, *others, *_outward(batch_scan), *_outward(chunk_scan)])
 
 

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_amort.config_io import resolve
 from mlx_amort.errors import UserError
 from mlx_amort.profiler.fit import Fit, fit_rows
+from mlx_amort.profiler.grid import Lists, default_grid
+from mlx_amort.profiler.points import point_of
 from mlx_amort.profiler.rows import Row, read_rows
 from mlx_amort.profiler.scatter import drift_of
 
@@ -264,6 +267,27 @@ def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> No
     assert fit.drift is None and fit.slower_visits == () and len(fit.kept_out) == len(rows)
     assert drift_of([*rows, *slower]) is None
     assert drift_of([*rows, *rows]) == 0.0
+
+
+def test_the_default_grid_tells_a_window_s_cost_from_the_others() -> None:
+    config = resolve(preset="demo")
+
+    def rows(seed: int) -> list[Row]:
+        random, made = np.random.default_rng(seed), []
+        for point in default_grid(point_of(config), Lists(), config.model.patch_stride):
+            row = Row(point.batch, point.chunks, point.seq, point.optimizer, None, window=point.window)
+            row = replace(row, activation_checkpointing=point.activation_checkpointing)
+            c0_s = {"muon": 0.0245, "adamw": 0.0073}[point.optimizer]
+            step_s = c0_s + 0.013 * row.windows_per_step + 73.5e-6 * row.bytes_per_step
+            made.append(replace(row, step_s=step_s * (1 + 0.005 * random.normal())))
+        return made
+
+    for seed in range(8):
+        fit = fit_rows(rows(seed))
+        assert fit.law == "affine with a cost per window"
+        assert fit.third_cost_s == pytest.approx(0.013, rel=0.15)
+        corner = [row for row in rows(seed) if row.batch == 1 and row.chunks == 8]
+        assert len(corner) == 1
 
 
 def test_a_line_that_misses_everything_is_rejected() -> None:
