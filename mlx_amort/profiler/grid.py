@@ -88,8 +88,8 @@ def default_grid(base: Point, lists: Lists, patch_stride: int) -> list[Point]:
     """The published shape around `base`, the most telling configurations first.
 
     A batch scan at K = 2, a chunk scan at the base's B, the fewest rows at the most chunks, the other optimizer at
-    three sizes, one configuration recomputed, one with half the sequence. Given lists replace what is scanned, or leave a kind out: nothing
-    is measured at a B or K that is not among the given ones.
+    three sizes, one configuration recomputed, one with half the sequence. Given lists replace what is scanned, or
+    leave a kind out: nothing is measured at a B or K that is not among the given ones.
     """
     optimizers = lists.optimizers or (base.optimizer, _OTHER[base.optimizer])
     half = max(patch_stride, base.seq // 2 // patch_stride * patch_stride)
