@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -137,3 +138,27 @@ def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
     known = [(error, test) for error, test in asked if test.name in UNITS]
     known = [(error, test) for error, test in known if error <= _PREFERENCE * least + 1e-6]
     return min(known or asked, key=lambda pair: pair[0])[1]
+
+
+def told_by_updates(
+    tests: Sequence[TermTest], rows: Sequence[Row], optimizers: Sequence[str], solution: Solution
+) -> TermTest | None:
+    """The known cost that lowers the cross-validated error most, where updates timed alone tell that there is one.
+
+    c0 is what an update costs. Where each optimizer's update, timed alone, lies below the whole interval of its c0
+    [optimizers, the first coefficients of `solution`], a step pays for something else besides, and windows and
+    chunks are what it pays for.
+    """
+    for index, name in enumerate(optimizers):
+        alone = [row.update_s for row in rows if row.optimizer == name and row.update_s]
+        if not alone or statistics.median(alone) >= solution.interval(index)[0]:
+            return None
+    better = [
+        (test.error_with, test)
+        for test in tests
+        if test.name in UNITS
+        and test.error_with is not None
+        and test.error_with < test.error_without
+        and (test.coefficient_s or 0.0) > 0
+    ]
+    return min(better, key=lambda pair: pair[0])[1] if better else None

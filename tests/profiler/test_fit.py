@@ -269,25 +269,45 @@ def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> No
     assert drift_of([*rows, *rows]) == 0.0
 
 
+UPDATE_S = {"muon": 0.0245, "adamw": 0.0073}
+
+
+def grid_rows(window_s: float, noise: float, seed: int) -> list[Row]:
+    """The demo's default grid by a law with a cost per window, updates timed alone among them."""
+    config, random, made = resolve(preset="demo"), np.random.default_rng(seed), []
+    for point in default_grid(point_of(config), Lists(), config.model.patch_stride):
+        row = Row(point.batch, point.chunks, point.seq, point.optimizer, None, window=point.window)
+        row = replace(row, activation_checkpointing=point.activation_checkpointing)
+        own_s = UPDATE_S[point.optimizer] * (1 + noise * random.normal())
+        step_s = UPDATE_S[point.optimizer] + window_s * row.windows_per_step + 73.5e-6 * row.bytes_per_step
+        made.append(replace(row, step_s=step_s * (1 + noise * random.normal()), update_s=own_s))
+    return made
+
+
 def test_the_default_grid_tells_a_window_s_cost_from_the_others() -> None:
-    config = resolve(preset="demo")
-
-    def rows(seed: int) -> list[Row]:
-        random, made = np.random.default_rng(seed), []
-        for point in default_grid(point_of(config), Lists(), config.model.patch_stride):
-            row = Row(point.batch, point.chunks, point.seq, point.optimizer, None, window=point.window)
-            row = replace(row, activation_checkpointing=point.activation_checkpointing)
-            c0_s = {"muon": 0.0245, "adamw": 0.0073}[point.optimizer]
-            step_s = c0_s + 0.013 * row.windows_per_step + 73.5e-6 * row.bytes_per_step
-            made.append(replace(row, step_s=step_s * (1 + 0.005 * random.normal())))
-        return made
-
     for seed in range(8):
-        fit = fit_rows(rows(seed))
+        rows = [replace(row, update_s=None) for row in grid_rows(0.013, 0.005, seed)]
+        assert sum(row.batch == 1 and row.chunks == 8 for row in rows) == 1
+        fit = fit_rows(rows)
         assert fit.law == "affine with a cost per window"
         assert fit.third_cost_s == pytest.approx(0.013, rel=0.15)
-        corner = [row for row in rows(seed) if row.batch == 1 and row.chunks == 8]
-        assert len(corner) == 1
+
+
+def test_updates_that_cost_clearly_less_than_c0_ask_for_a_known_cost() -> None:
+    for seed in range(8):
+        rows = grid_rows(0.013, 0.025, seed)
+        told = fit_rows(rows)
+        assert told.third_unit in ("window", "chunk")
+        assert (
+            abs(told.c0_s["muon"] - UPDATE_S["muon"]) < 0.012
+            and abs(told.c0_s["adamw"] - UPDATE_S["adamw"]) < 0.012
+        )
+        # Without a cost beyond the update, or without its time, nothing of the kind is told.
+        assert fit_rows(grid_rows(0.0, 0.025, seed)).third_unit is None
+    silent = [
+        fit_rows([replace(row, update_s=None) for row in grid_rows(0.013, 0.025, seed)]) for seed in range(8)
+    ]
+    assert any(fit.third_unit is None for fit in silent)
 
 
 def test_a_line_that_misses_everything_is_rejected() -> None:
