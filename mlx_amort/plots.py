@@ -131,7 +131,7 @@ def _draw_law(
     c1_s_per_byte: float,
     extent: tuple[float, float],
 ) -> None:
-    """One optimizer's points and line in both panels; with a cost per chunk or window, a line for each count."""
+    """One optimizer's points and line in both panels; with a third cost, lines for the least and the most of its units."""
     colour = _colour(optimizer)
     third, unit, third_s, counts = "", "", 0.0, [0]
     if third_term:
@@ -142,23 +142,24 @@ def _draw_law(
     smallest, largest = extent
     sizes = np.geomspace(smallest / 2, largest * 1.6, 300)
     straight = np.array([0.0, largest * 1.1])
-    for count in counts:
+    # The least and the most: a line for each count between them hides the points.
+    for count in dict.fromkeys((counts[0], counts[-1])):
         own_s = c0_s + count * third_s
-        style: dict[str, Any] = {"color": colour, "linewidth": 1.4 if len(counts) == 1 else 0.9}
-        times.plot(
-            straight, own_s + c1_s_per_byte * straight, **style, label=label if count == counts[-1] else None
-        )
+        is_first = count == counts[0]
+        style: dict[str, Any] = {
+            "color": colour,
+            "linewidth": 1.4,
+            "linestyle": "-" if is_first else (0, (2, 2)),
+        }
+        times.plot(straight, own_s + c1_s_per_byte * straight, **style, label=label if is_first else None)
         modelled = own_s + c1_s_per_byte * sizes
         rates.plot(sizes[modelled > 0], (sizes / modelled)[modelled > 0], **style)
-        if len(counts) > 1 and count in (counts[0], counts[-1]):
-            # Lines rise: the highest has its free side on the left, the lowest on the right.
-            offset, side = ((-8, 4), "right") if count == counts[-1] else ((0, -13), "left")
-            at = (largest, own_s + c1_s_per_byte * largest)
-            times.annotate(
-                f"{count} {unit}{'s' if count > 1 else ''}",
-                at,
-                offset,
-                ha=side,
+        if not is_first:
+            middle = sizes[len(sizes) // 2]
+            rates.annotate(
+                f"{optimizer}, {count} {unit}s",
+                (middle, middle / (own_s + c1_s_per_byte * middle)),
+                (6, -12),
                 textcoords="offset points",
                 fontsize=8,
                 color=colour,

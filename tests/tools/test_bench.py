@@ -76,8 +76,8 @@ def test_the_command_lists_its_parts() -> None:
 def test_both_sides_have_the_same_losses_and_gradients(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the bench's extra is not installed")
     config = tiny()
-    loss, ours = mlx_side(config, tmp_path).gradients()
-    other, theirs = torch_side(config, tmp_path, 1).gradients()
+    loss, ours = mlx_side(config, tmp_path, {}).gradients()
+    other, theirs = torch_side(config, tmp_path, 1, {}).gradients()
     assert loss == pytest.approx(other, abs=1e-5)
     assert ours.keys() == theirs.keys()
     for name, gradient in ours.items():

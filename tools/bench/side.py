@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlx_amort.config import Config
+from mlx_amort.config import Config, OptimizerConfig
 from mlx_amort.config_io import from_dict
 
 LEARNING_RATE = 1e-4
@@ -39,8 +39,8 @@ def random_batch(config: Config) -> Any:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def mlx_side(config: Config, folder: Path) -> Side:
-    """The trainer's own step."""
+def mlx_side(config: Config, folder: Path, held: dict[str, Any]) -> Side:
+    """The trainer's own step. held: one state an optimizer, for a step's time does not depend on its values."""
     from mlx_amort.backend import load_blas, set_cpu_cache_limit
 
     load_blas()
@@ -59,11 +59,15 @@ def mlx_side(config: Config, folder: Path) -> Side:
         # Drawn, for a gate that is zero everywhere hides mistakes.
         fresh = {name: w + 0.02 * mx.random.normal(w.shape) for name, w in fresh.items()}
         mx.savez(str(file), **fresh)
-    weights = dict(mx.load(str(file)))  # type: ignore[arg-type]
+    if config.optimizer.name not in held:
+        weights = dict(mx.load(str(file)))  # type: ignore[arg-type]
+        held[config.optimizer.name] = TrainState(
+            weights, init_optimizer_state(weights, config.optimizer), step=0
+        )
 
     class Mlx:
         def __init__(self) -> None:
-            self.state = TrainState(weights, init_optimizer_state(weights, config.optimizer), step=0)
+            self.state: TrainState = held[config.optimizer.name]
             self.compiled = TrainingStep(model, config.step, config.optimizer)
             self.batch = random_batch(config)
 
@@ -81,18 +85,13 @@ def mlx_side(config: Config, folder: Path) -> Side:
     return Mlx()
 
 
-def torch_side(config: Config, folder: Path, threads: int) -> Side:
-    """PyTorch: eager, fused AdamW, torch.optim.Muon for the blocks' matrices."""
+def _torch_state(own: OptimizerConfig, folder: Path) -> tuple[dict[str, Any], list[Any]]:
     import torch
 
     from mlx_amort.optim.partition import has_weight_decay, owners
-    from mlx_amort.train.step import window_lengths
-    from tools.bench.torch_model import window_loss, zero_state
 
-    torch.set_num_threads(threads)
     with np.load(folder / "weights.npz") as stored:
         weights = {name: torch.tensor(stored[name], requires_grad=True) for name in stored.files}
-    model, step, own = config.model, config.step, config.optimizer
     owner_of = owners({name: tuple(value.shape) for name, value in weights.items()}, own.name)
     groups = [
         {
@@ -122,6 +121,21 @@ def torch_side(config: Config, folder: Path, threads: int) -> Side:
                 adjust_lr_fn="match_rms_adamw",
             )
         )
+    return weights, optimizers
+
+
+def torch_side(config: Config, folder: Path, threads: int, held: dict[str, Any]) -> Side:
+    """PyTorch: eager, fused AdamW, torch.optim.Muon for the blocks' matrices. held: see `mlx_side`."""
+    import torch
+
+    from mlx_amort.train.step import window_lengths
+    from tools.bench.torch_model import window_loss, zero_state
+
+    torch.set_num_threads(threads)
+    model, step, own = config.model, config.step, config.optimizer
+    if own.name not in held:
+        held[own.name] = _torch_state(own, folder)
+    weights, optimizers = held[own.name]
 
     class Torch:
         def __init__(self) -> None:
@@ -168,13 +182,16 @@ def torch_side(config: Config, folder: Path, threads: int) -> Side:
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     sides: dict[str, Side] = {}
+    held: dict[str, Any] = {}
     folder = Path()
     for line in sys.stdin:
         request = json.loads(line)
         answer: dict[str, Any] = {}
         if request["job"] == "setup":
             config, folder = from_dict(request["config"]), Path(request["folder"])
-            side = mlx_side(config, folder) if name == "mlx" else torch_side(config, folder, threads)
+            side = (
+                mlx_side(config, folder, held) if name == "mlx" else torch_side(config, folder, threads, held)
+            )
             sides[request["key"]] = side
         elif request["job"] == "gradients":
             answer["loss"], gradients = sides[request["key"]].gradients()
