@@ -131,7 +131,7 @@ def _draw_law(
     c1_s_per_byte: float,
     extent: tuple[float, float],
 ) -> None:
-    """One optimizer's points and line in both panels; with a third cost, two lines: the least and the most of its units."""
+    """One optimizer's points and line in both panels; with a third cost, a line each for its least and most units."""
     colour = _colour(optimizer)
     third, unit, third_s, counts = "", "", 0.0, [0]
     if third_term:
