@@ -32,7 +32,7 @@ BlockLength = Literal["bytes", "slots"]
 Truncation = Literal["sliding", "last"]
 Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
-Coefficients = Literal["polar_express", "jordan"]
+Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
 MuonDtype = Literal["float32", "bfloat16"]
 MuonScale = Literal["match_rms", "aspect_ratio"]
 ScheduleName = Literal["wsd", "cosine", "linear", "constant"]
@@ -215,7 +215,7 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     momentum: float = 0.95
-    coefficients: Coefficients = "polar_express"
+    coefficients: Coefficients = "polar_express_nonic"
     muon_dtype: MuonDtype = "float32"
     muon_scale: MuonScale = "match_rms"
     beta1: float = 0.9
@@ -224,6 +224,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_choices("optimizer", self)
+        if self.muon_dtype != "float32" and self.coefficients == "polar_express_nonic":
+            raise UserError(
+                f"optimizer.coefficients={self.coefficients}",
+                f"its large coefficients lose their digits in optimizer.muon_dtype={self.muon_dtype}",
+                "set optimizer.coefficients=polar_express beside it",
+            )
         check_at_least("optimizer", self, 0.0, "weight_decay")
         check_above_zero("optimizer", self, "clip_norm", "eps")
         check_fraction("optimizer", self, "momentum", "beta1", "beta2")

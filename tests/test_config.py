@@ -133,6 +133,12 @@ def test_layers_are_judged_together(tmp_path: Path) -> None:
         resolve("demo", file)
 
 
+def test_polynomials_of_degree_nine_are_refused_in_bfloat16() -> None:
+    with pytest.raises(UserError, match=r"lose their digits.*set optimizer.coefficients=polar_express"):
+        resolve(overrides=["optimizer.muon_dtype=bfloat16", "optimizer.coefficients=polar_express_nonic"])
+    resolve(overrides=["optimizer.muon_dtype=bfloat16", "optimizer.coefficients=polar_express"])
+
+
 def test_the_files_preset_is_used_and_a_contradiction_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("preset: demo\n", encoding="utf-8")

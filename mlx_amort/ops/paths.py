@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Literal
 
 import mlx.core as mx
@@ -49,3 +50,14 @@ def fence(x: mx.array) -> mx.array:
     element it meets; on the CPU a chain cut in the wrong place falls to a strided kernel, three times slower.
     """
     return mx.contiguous(x) if active_path() == "cpu" else x
+
+
+def lanes() -> list[mx.Stream]:
+    """Streams that independent elementwise kernels are dealt to: two on the CPU, where a kernel runs on one core."""
+    default = mx.default_stream(mx.default_device())
+    return [default, _second_cpu_stream()] if mx.default_device() == mx.Device(mx.cpu) else [default]
+
+
+@cache
+def _second_cpu_stream() -> mx.Stream:
+    return mx.new_stream(mx.Device(mx.cpu))

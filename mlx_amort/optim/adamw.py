@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import mlx.core as mx
 
 from mlx_amort.config import OptimizerConfig
+from mlx_amort.ops.paths import lanes
 from mlx_amort.optim.partition import has_weight_decay
 from mlx_amort.optim.rounding import split_key, store
 
@@ -56,24 +57,30 @@ def adamw_update(
     )
 
     results: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
-    before = step_size
+    # Rounding by chance needs temporaries as large as a tensor: there one lane, else as many as the backend has.
+    # What a lane waits for is an input: waiting for what another lane has computed holds both up.
+    streams = lanes() if key is None else lanes()[:1]
+    before, dealt = [learning_rate] * len(streams), [0] * len(streams)
     for name, tensor_key in zip(weights, split_key(key, len(weights)), strict=True):
-        # One tensor after another, so that float32 copies and random bits of few live together.
-        gradient = mx.depends(gradients[name], before)
-        gradient = mx.where(is_applied, gradient.astype(mx.float32) * gradient_scale, 0.0)
-        m = keep_first * first[name].astype(mx.float32) + (1 - config.beta1) * gradient
-        v = keep_second * second[name].astype(mx.float32) + (1 - config.beta2) * gradient * gradient
-        # A kernel of three outputs does not write into old buffers; kept apart, these are three of one each.
-        m, v = mx.depends(m, step_size), mx.depends(v, step_size)
-        weight = weights[name].astype(mx.float32)
-        if has_weight_decay(name):
-            weight = decayed * weight
-        weight = weight - step_size * (m * unbias_first / (mx.sqrt(v * unbias_second) + config.eps))
-        kept = (weights[name], first[name], second[name])
-        keys = split_key(tensor_key, 3)
-        for result, value, old, own_key in zip(results, (weight, m, v), kept, keys, strict=True):
-            result[name] = store(value, old.dtype, own_key)
-        before = mx.depends(step_size, [result[name] for result in results])
+        lane = dealt.index(min(dealt))
+        dealt[lane] += weights[name].size
+        with mx.stream(streams[lane]):
+            # One tensor after another, so that float32 copies and random bits of few live together.
+            gradient = mx.depends(gradients[name], before[lane])
+            gradient = mx.where(is_applied, gradient.astype(mx.float32) * gradient_scale, 0.0)
+            m = keep_first * first[name].astype(mx.float32) + (1 - config.beta1) * gradient
+            v = keep_second * second[name].astype(mx.float32) + (1 - config.beta2) * gradient * gradient
+            # A kernel of three outputs does not write into old buffers; kept apart, these are three of one each.
+            m, v = mx.depends(m, learning_rate), mx.depends(v, learning_rate)
+            weight = weights[name].astype(mx.float32)
+            if has_weight_decay(name):
+                weight = decayed * weight
+            weight = weight - step_size * (m * unbias_first / (mx.sqrt(v * unbias_second) + config.eps))
+            kept = (weights[name], first[name], second[name])
+            keys = split_key(tensor_key, 3)
+            for result, value, old, own_key in zip(results, (weight, m, v), kept, keys, strict=True):
+                result[name] = store(value, old.dtype, own_key)
+            before[lane] = mx.depends(learning_rate, [result[name] for result in results])
     return results
 
 

@@ -37,7 +37,7 @@ def orthogonalizations(shapes: Shapes, config: OptimizerConfig) -> list[Orthogon
     counts = Counter((min(shape), max(shape)) for name, shape in shapes.items() if owner_of[name] == "muon")
     found = []
     for (m, n), matrices in counts.items():
-        long, square = count_flops(m, n, config.muon_dtype == "float32")
+        long, square = count_flops(m, n, config.muon_dtype == "float32", config.coefficients)
         found.append(Orthogonalization(m, n, matrices, matrices * long, matrices * square))
     return found
 

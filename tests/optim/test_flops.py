@@ -21,13 +21,22 @@ def flops(overrides: list[str], config: OptimizerConfig) -> float:
 
 def test_newton_schulz_takes_the_cheaper_form_of_each_shape() -> None:
     shape = ["model.trunk=dense", "model.layers=2", "model.hidden=64", "model.ffn=256"]
-    m, config = 64, OptimizerConfig()
+    m, config = 64, OptimizerConfig(coefficients="polar_express")
     gram = 2 * (4 * m * m * 3 * m + 34 * m**3) + 4 * (4 * m * m * 4 * m + 34 * m**3)
     square = 2 * (20 * m**3 + 10 * m**3)
     assert flops(shape, config) == gram + square
     standard = 2 * (20 * m * m * 3 * m + 10 * m**3) + 4 * (20 * m * m * 4 * m + 10 * m**3)
     assert flops(shape, replace(config, muon_dtype="bfloat16")) == standard + square
     assert flops(shape, replace(config, name="adamw")) == 0
+
+
+def test_degree_nine_takes_two_products_a_step_and_three_steps() -> None:
+    m = 64
+    plain = 3 * 4 * m**3 + 3 * 2 * 2 * m**3
+    assert sum(count_flops(m, m, is_float32=True, coefficients="polar_express_nonic")) == plain
+    # R, then Z twice a step, Q from the second step on, R twice but for the last step, and Q X.
+    gram = 4 * m * m * 3 * m + 2 * (3 * 2 + 2 + 2 * 2) * m**3
+    assert sum(count_flops(m, 3 * m, is_float32=True, coefficients="polar_express_nonic")) == gram
 
 
 def test_stacks_are_even_and_within_their_bounds() -> None:
@@ -50,7 +59,7 @@ def test_the_form_is_the_cheaper_one_on_both_sides_of_the_border() -> None:
 def test_the_published_model_by_hand() -> None:
     # Units of 1024³: a recurrent block's qkv 46, gate and proj 30, up and down 50; a local one has no gate.
     units = 16 * (46 + 30 + 30 + 50 + 50) + 4 * (46 + 30 + 50 + 50)
-    found = orthogonalizations(BIG, OptimizerConfig())
+    found = orthogonalizations(BIG, OptimizerConfig(coefficients="polar_express"))
     blocks = sum(each.long_flops + each.square_flops for each in found if each.m == 1024)
     assert blocks == units * 1024**3
 

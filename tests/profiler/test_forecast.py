@@ -44,7 +44,7 @@ def test_a_profile_is_found_by_model_and_machine_and_forecasts_what_was_not_meas
     [
         "model.layers=3",
         "step.tbptt=last",
-        "optimizer.muon_dtype=bfloat16",
+        "optimizer.coefficients=jordan",
     ],
 )
 def test_a_profile_of_another_model_is_not_found_and_is_refused_by_the_keys(

@@ -22,6 +22,15 @@ POLAR_EXPRESS = [
     )
 ]
 
+POLAR_EXPRESS_NONIC = [
+    tuple(value / 1.01**power for value, power in zip(step, (1, 3, 5, 7, 9), strict=True))
+    for step in (
+        (14.9373, -146.249, 486.661, -625.53, 272.151),
+        (6.75962, -16.3497, 13.8421, -4.55616, 0.508882),
+        (4.18824, -8.77688, 7.94461, -2.95883, 0.38272),
+    )
+]
+
 
 def orthogonalize(x: Array, coefficients: str) -> Array:
     """Apply the odd polynomials to each singular value of one matrix; its singular vectors stay."""
@@ -29,6 +38,11 @@ def orthogonalize(x: Array, coefficients: str) -> Array:
     norm = math.sqrt(float(np.sum(values**2)))
     if norm == 0:
         return np.zeros_like(x)
+    if coefficients == "polar_express_nonic":
+        values = values / (1.01 * float(np.sum(values**4)) ** 0.25)
+        for a, b, c, d, e in POLAR_EXPRESS_NONIC:
+            values = a * values + b * values**3 + c * values**5 + d * values**7 + e * values**9
+        return np.asarray((left * values) @ right)
     values = values / (norm * (1.01 if coefficients == "polar_express" else 1.0))
     for a, b, c in POLAR_EXPRESS if coefficients == "polar_express" else JORDAN:
         values = a * values + b * values**3 + c * values**5

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_amort.backend import set_cpu_cache_limit
 from mlx_amort.config import Config
 from mlx_amort.model.byte_lm import ByteLM, Weights
+from mlx_amort.ops.newton_schulz import Coefficients
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.optim.partition import owners
 from mlx_amort.optim.update import apply_update, init_optimizer_state
@@ -52,7 +53,7 @@ def compare_updates(config: Config, turns: int, tell: Tell) -> None:
         against = "" if name == "ours" else f", ours is faster by {spread(ratios)}"
         tell(f"  {name:26} {spread(samples)} s, {peaks[name] / 1e6:,.0f} MB beyond what is held{against}")
     for shape in ((1024, 1024), (1024, 4096)):
-        ours, theirs = _errors(shape)
+        ours, theirs = _errors(shape, products.coefficients)
         tell(
             f"  ‖O - UVᵀ‖/√m of {shape[0]} × {shape[1]} with singular values 1/i: {ours:.3f}, mlx {theirs:.3f}"
         )
@@ -127,7 +128,7 @@ def _theirs(config: Config, is_compiled: bool) -> Update:
     return update
 
 
-def _errors(shape: tuple[int, int]) -> tuple[float, float]:
+def _errors(shape: tuple[int, int], coefficients: Coefficients) -> tuple[float, float]:
     """How far a matrix with singular values 1/i is from orthogonal afterwards, by ours and by mlx's."""
     random = np.random.default_rng(0)
     m = min(shape)
@@ -135,5 +136,5 @@ def _errors(shape: tuple[int, int]) -> tuple[float, float]:
     right = np.linalg.qr(random.normal(size=(shape[1], m)))[0]
     matrix = mx.array(((left / np.arange(1, m + 1)) @ right.T).astype(np.float32))
     target = left @ right.T
-    found = orthogonalize(matrix), Muon(0.0)._zeropower_via_newtonschulz5(matrix, 5)
+    found = orthogonalize(matrix, coefficients), Muon(0.0)._zeropower_via_newtonschulz5(matrix, 5)
     return tuple(float(np.linalg.norm(np.array(x) - target) / np.sqrt(m)) for x in found)  # type: ignore[return-value]
