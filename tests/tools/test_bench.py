@@ -11,7 +11,10 @@ from click.testing import CliRunner
 from mlx_amort.config import Config
 from mlx_amort.config_io import resolve
 from tools.bench.__main__ import main
+from tools.bench.generation import compare_contexts
 from tools.bench.parts import kind_of
+from tools.bench.retained import compare_retained
+from tools.bench.scaling import BASE, configurations, times_by_turns
 from tools.bench.side import mlx_side, torch_side
 from tools.bench.turns import SIDES, Comparison
 from tools.bench.update import compare_updates
@@ -82,3 +85,30 @@ def test_both_sides_have_the_same_losses_and_gradients(tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name, gradient in ours.items():
         assert np.abs(gradient - theirs[name]).max() <= 1e-4 * np.abs(theirs[name]).max(), name
+
+
+def test_scaling_varies_one_thing_at_a_time_and_times_windows_and_updates() -> None:
+    base = resolve(overrides=[f"{key}={value}" for key, value in BASE.items()])
+    for name, configs in configurations().items():
+        assert name == "preset" or base in configs
+        assert len({config.model for config in configs} | {config.step for config in configs}) > len(configs)
+    (times,) = times_by_turns([tiny()], turns=2)
+    assert len(times) == 2 and all(window_s > 0 and update_s > 0 for window_s, update_s in times)
+
+
+def test_a_block_keeps_less_than_a_plainly_written_one() -> None:
+    told: list[str] = []
+    compare_retained(told.append)
+    rows = [line for line in told if line.startswith(("| attention", "| recurrent"))]
+    assert len(rows) == 2
+    for line in rows:
+        plain, ours = (float(cell.split()[0]) for cell in line.split("|")[2:4])
+        assert ours < 0.5 * plain
+
+
+def test_generation_is_timed_after_both_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.bench.generation.CONTEXTS", (32, 96))
+    told: list[str] = []
+    compare_contexts(tiny(), 1, told.append)
+    assert "after      32 bytes" in told[1] and "after      96 bytes" in told[2]
+    assert "long over short" in told[3]

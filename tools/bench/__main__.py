@@ -1,4 +1,4 @@
-"""`python -m tools.bench [model|update|parts]`: see --help. PyTorch comes with the extra: pip install -e '.[bench]'."""
+"""`python -m tools.bench [COMMAND]`: see --help. PyTorch comes with the extra: pip install -e '.[bench]'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from mlx_amort.backend import describe_machine  # noqa: E402
 from mlx_amort.config import Config  # noqa: E402
 from mlx_amort.config_io import resolve  # noqa: E402
 from mlx_amort.profiler.fit import Fit, fit_rows  # noqa: E402
+from tools.bench.generation import compare_contexts  # noqa: E402
 from tools.bench.parts import compare_kinds, compare_parts  # noqa: E402
+from tools.bench.retained import compare_retained  # noqa: E402
+from tools.bench.scaling import compare_precisions, compare_scaling  # noqa: E402
 from tools.bench.turns import SIDES, Comparison, Worker, compare_gradients, spread, take_turns  # noqa: E402
 from tools.bench.update import compare_updates  # noqa: E402
 
@@ -34,7 +37,7 @@ LARGEST_LOSS_DIFFERENCE, LARGEST_GRADIENT_DIFFERENCE = 1e-4, 1e-3
 def main(context: click.Context) -> None:
     """Time the trainer against PyTorch, its update against mlx.optimizers, and its parts against the machine.
 
-    Without a command all three run, one after the other.
+    Without a command all of them run, one after the other.
     """
     machine = describe_machine()
     click.echo(
@@ -42,7 +45,7 @@ def main(context: click.Context) -> None:
         f"{machine['blas']}\n"
     )
     if context.invoked_subcommand is None:
-        for command in (model, update, parts):
+        for command in (model, update, parts, scaling, generation, retained):
             context.invoke(command)
 
 
@@ -142,6 +145,28 @@ def parts(preset: str, batch: int, turns: int) -> None:
     config = replace(config, step=replace(config.step, chunks=config.step.effective_window))
     compare_parts(config, turns, click.echo)
     compare_kinds(config, click.echo)
+
+
+@main.command()
+@click.option("--turns", default=5, show_default=True, help="Steps that are timed of each configuration.")
+def scaling(turns: int) -> None:
+    """A window's time a byte against B, K, S, H, layers and presets; bfloat16 against float32."""
+    compare_scaling(turns, click.echo)
+    compare_precisions(turns, click.echo)
+
+
+@main.command()
+@click.option("--preset", default="demo", show_default=True, help="Whose model generates.")
+@click.option("--turns", default=7, show_default=True, help="Chunks that are timed after each context.")
+def generation(preset: str, turns: int) -> None:
+    """Bytes a second of generation after one chunk of context and after a hundred."""
+    compare_contexts(resolve(preset=preset), turns, click.echo)
+
+
+@main.command()
+def retained() -> None:
+    """What a block keeps for the backward pass, beside a plainly written one."""
+    compare_retained(click.echo)
 
 
 if __name__ == "__main__":
