@@ -1,8 +1,8 @@
 """Hold the memory estimate against measured steps: `python tools/memory_accuracy.py`; the table of docs/memory.md.
 
 Each configuration runs two real steps in a process of its own. The first list was looked at while the estimator was
-built, and so was what the first five seeds draw: each was measured unseen, and most showed where the estimator was wrong.
-What the last seed draws was measured after the last change to it.
+built, and so was what the first five seeds draw: each was measured unseen, and most showed where the estimator was
+wrong. What the last seed draws was measured after the last change to it.
 """
 
 from __future__ import annotations
