@@ -19,11 +19,17 @@ from typing import Any
 
 _OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
 _IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
+_TF32_SETTING = "MLX_ENABLE_TF32"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def load_blas() -> None:
-    """Put OpenBLAS, where Linux has it, before MLX's own BLAS; must run before `import mlx.core`."""
+    """Put OpenBLAS, where Linux has it, before MLX's own BLAS; must run before `import mlx.core`.
+
+    On GPUs float32 products are float32 then, unless MLX_ENABLE_TF32 is set: MLX's default there rounds operands to
+    10 bits, which the Gram form and polynomials of degree 9 (ops/orthogonalize.py) do not stand.
+    """
+    os.environ.setdefault(_TF32_SETTING, "0")
     # After mlx is loaded its calls are bound, and a library that is merely present would be reported as used.
     if sys.platform != "linux" or "mlx.core" in sys.modules or _has_openblas():
         return

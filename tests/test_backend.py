@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from mlx_amort.backend import load_blas
+
 PROGRAM = """
 import os
 from mlx_amort.backend import load_blas
@@ -26,3 +28,14 @@ def test_idle_blas_threads_sleep_soon_unless_told_otherwise(given: str | None, e
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert printed.strip() == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")])
+def test_float32_products_are_float32_on_gpus_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
+    if given is not None:
+        monkeypatch.setenv("MLX_ENABLE_TF32", given)
+    load_blas()
+    assert os.environ["MLX_ENABLE_TF32"] == expected

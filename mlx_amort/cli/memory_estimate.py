@@ -21,7 +21,7 @@ from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_option
 from mlx_amort.config import Config, OptimizerName, Precision
 from mlx_amort.config_io import preset_names, resolve, to_dict
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.fits import largest_batch, with_step
+from mlx_amort.profiler.fits import budget_bytes, largest_batch, with_step
 from mlx_amort.profiler.halves import Backend
 from mlx_amort.profiler.memory import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.profiler.process import run_worker
@@ -127,7 +127,7 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
 def measured(config: Config) -> dict[str, Any]:
     """Peak memory of two real steps in a fresh process. Raises: UserError for what does not fit this machine."""
     machine = describe_machine()
-    memory_bytes = int(machine["memory_bytes"])
+    memory_bytes = budget_bytes(machine, None)
     needed = estimate(config, machine["backend"]).peak_bytes
     if needed > memory_bytes:
         has = f"this machine has {format_size(memory_bytes)}"

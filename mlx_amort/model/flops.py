@@ -8,13 +8,15 @@ two FLOPs.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mlx_amort.config import Config, ModelConfig
 
 # Backward multiplies twice as often as forward: once for the gradient of each factor.
 TRAINING_PASSES = 3
-RECOMPUTING_PASSES = 4
+_HEAD = "output head"
 
 # Rows of a window beyond which a product's rate no longer rises, so that measuring it stays short.
 _MEASURED_ROWS = 4096
@@ -25,6 +27,8 @@ class Product:
     """One shape of matrix product, [stack, m, k] times [stack, k, n], and how much of the work has it.
 
     share_flops: what is done in this shape, in forward FLOPs a byte (profiler/floors.py: FLOPs an update).
+    again_flops: how much of that recomputation does once more: all but the last product of each half of a block, which
+    only its output needs, and the head.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Product:
     k: int
     n: int
     share_flops: float
+    again_flops: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -53,20 +58,24 @@ def window_products(config: Config) -> list[Product]:
     for (length, kind), blocks in Counter(zip(model.block_lengths, model.block_kinds, strict=True)).items():
         m, of_byte = min(_MEASURED_ROWS, together * rows[length]), blocks * share[length]
         for (out, into), count in Counter(_block_matrices(model, kind)).items():
-            flops = of_byte * count * 2 * out * into
-            products.append(Product(f"{length}: {into} to {out}", 1, m, into, out, flops))
+            flops = of_byte * 2 * out * into
+            last = [(model.hidden, model.hidden), (model.hidden, model.ffn)].count((out, into))
+            name = f"{length}: {into} to {out}"
+            products.append(Product(name, 1, m, into, out, count * flops, (count - last) * flops))
         width, heads = model.head_width, model.heads
         stack = max(1, min(together * heads, _MEASURED_ROWS * heads // rows[length]))
         if kind == "attention":
             pairs = (rows[length] + 1) / 2
             flops = of_byte * 2 * 2 * pairs * model.hidden
-            products.append(Product(f"{length}: attention", stack, rows[length], width, rows[length], flops))
+            attention = f"{length}: attention"
+            products.append(Product(attention, stack, rows[length], width, rows[length], flops, flops))
         else:
             flops = of_byte * 2 * 2 * width * model.hidden
-            products.append(Product(f"{length}: recurrence", stack, rows[length], width, width, flops))
+            recurrence = f"{length}: recurrence"
+            products.append(Product(recurrence, stack, rows[length], width, width, flops, flops))
     head_rows = min(_MEASURED_ROWS, together * model.seq)
     head = 2.0 * model.hidden * model.vocabulary
-    products.append(Product("output head", 1, head_rows, model.hidden, model.vocabulary, head))
+    products.append(Product(_HEAD, 1, head_rows, model.hidden, model.vocabulary, head))
     return products
 
 
@@ -76,9 +85,19 @@ def forward_flops_per_byte(model: ModelConfig) -> float:
 
 
 def training_flops_per_byte(config: Config) -> float:
-    """FLOPs of one byte's forward and backward pass: three forward passes, four with recomputation."""
-    passes = RECOMPUTING_PASSES if config.step.activation_checkpointing else TRAINING_PASSES
-    return passes * forward_flops_per_byte(config.model)
+    """FLOPs of one byte's training: three forward passes, and what recomputation does again."""
+    return sum(trained_flops(vars(product), config) for product in window_products(config))
+
+
+def trained_flops(product: Mapping[str, Any], config: Config) -> float:
+    """A product's FLOPs a byte of a step: forward and backward in the windows that have a gradient (`tbptt: last`: the
+    last), forward without the head in the others. product: the fields of a `Product`.
+    """
+    step = config.step
+    trained = step.effective_window / step.chunks if step.tbptt == "last" else 1.0
+    passes = TRAINING_PASSES * trained + (0.0 if product["name"] == _HEAD else 1.0 - trained)
+    again = trained * product["again_flops"] if step.activation_checkpointing else 0.0
+    return float(passes * product["share_flops"] + again)
 
 
 def _block_matrices(model: ModelConfig, kind: str) -> list[tuple[int, int]]:

@@ -46,9 +46,7 @@ def takes_gram_form(m: int, n: int, is_float32: bool) -> bool:
     return is_float32 and max(m, n) >= _GRAM_RATIO * min(m, n)
 
 
-def count_flops(
-    m: int, n: int, is_float32: bool, coefficients: Coefficients = "polar_express"
-) -> tuple[float, float]:
+def count_flops(m: int, n: int, is_float32: bool, coefficients: Coefficients) -> tuple[float, float]:
     """FLOPs of one matrix, m the shorter side: in products [m, m] [m, n], and in products [m, m] [m, m].
 
     A step takes one product for a polynomial of degree 5 and two for degree 9; beside them the plain form forms

@@ -21,7 +21,7 @@ _SMALLEST_NORM: Final = 1e-12
 
 
 def orthogonalize(
-    x: mx.array, coefficients: Coefficients = "polar_express", dtype: mx.Dtype = mx.float32
+    x: mx.array, coefficients: Coefficients = "polar_express_nonic", dtype: mx.Dtype = mx.float32
 ) -> mx.array:
     """Return nearly U Vᵀ of x = U Σ Vᵀ: the singular vectors of `x` with every singular value near one.
 

@@ -31,7 +31,8 @@ class Request:
 class Candidate:
     """One configuration and what the budget costs with it.
 
-    hours is the time of the budget. quality_hours is the time to the quality Muon has after the budget; with
+    step_s is the undisturbed machine's. bytes_per_s and hours, the time of the budget, count what other programs cost
+    on average while the profile was measured. quality_hours is the time to the quality Muon has after the budget; with
     a noise scale, to the quality that the budget buys at T = T_crit. `refused` is empty for what may be used.
     """
 
@@ -42,6 +43,7 @@ class Candidate:
     seq: int
     optimizer: str
     activation_checkpointing: bool
+    precision: str | None
     bytes_per_step: int
     steps: int
     hours: float
@@ -92,10 +94,10 @@ def _candidate(
     row: Row, step_s: float, source: str, request: Request, fit: Fit, refused: Sequence[str]
 ) -> Candidate:
     size = row.bytes_per_step
-    bytes_per_s = size / step_s
+    bytes_per_s = size / (step_s * fit.disturbance)
     # Of a law that is rejected the ceiling says nothing.
     ceiling = None if fit.is_rejected else fit.ceiling_bytes_per_s
-    hours = request.budget_bytes / bytes_per_s / 3600 * fit.disturbance
+    hours = request.budget_bytes / bytes_per_s / 3600
     advantage = request.token_advantage if row.optimizer == "adamw" else 1.0
     # Bytes to a loss are proportional to T + T_crit; at T = T_crit the budget is what it says.
     critical = request.noise_scale_bytes
@@ -122,13 +124,14 @@ def _candidate(
         seq=row.seq,
         optimizer=row.optimizer,
         activation_checkpointing=row.activation_checkpointing,
+        precision=row.precision,
         bytes_per_step=size,
         steps=steps,
         hours=hours,
         quality_hours=hours * advantage * noise,
         step_s=step_s,
         bytes_per_s=bytes_per_s,
-        ceiling_fraction=None if ceiling is None else bytes_per_s / ceiling,
+        ceiling_fraction=None if ceiling is None else size / step_s / ceiling,
         peak_bytes=row.peak_bytes,
         source=source,
         refused=tuple(reasons),
@@ -188,7 +191,8 @@ def predicted_candidates(rows: Sequence[Row], fit: Fit, request: Request) -> lis
 def _peak_bound(row: Row, rows: Sequence[Row]) -> int | None:
     """The least measured peak of a configuration that needs at least as much memory.
 
-    Peak memory grows with B and with the chunks of a window, never with K or A (docs/memory.md).
+    Peak memory grows with B and with the chunks of a window, never with K or A (docs/memory.md). Recomputed, the rows
+    are cut into as many pieces as divide them, so there only equal B is compared.
     """
 
     def window_of(other: Row) -> int:
@@ -200,7 +204,7 @@ def _peak_bound(row: Row, rows: Sequence[Row]) -> int | None:
         if other.peak_bytes is not None
         and (other.seq, other.optimizer, other.precision) == (row.seq, row.optimizer, row.precision)
         and other.activation_checkpointing == row.activation_checkpointing
-        and other.batch >= row.batch
+        and (other.batch == row.batch if row.activation_checkpointing else other.batch >= row.batch)
         and window_of(other) >= window_of(row)
     ]
     return min(peaks, default=None)

@@ -11,6 +11,7 @@ from mlx_amort.config import Config, Precision
 from mlx_amort.config_io import resolve, to_dict
 from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.errors import UserError
+from mlx_amort.ops.pieces import MOST_PIECES
 from mlx_amort.profiler.halves import Backend
 from mlx_amort.profiler.memory import estimate
 from mlx_amort.wording import format_size
@@ -144,7 +145,9 @@ def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
         if not low < probe < high:
             continue
         low, high = (probe, high) if fits(probe) else (low, probe)
-    return low
+    # Recomputed, rows that divide into more pieces need less than one fewer that does not.
+    above = range(low + 1, min(low + 2 * MOST_PIECES, LARGEST_BATCH) + 1)
+    return max((batch for batch in above if fits(batch)), default=low)
 
 
 def with_step(config: Config, **changes: Any) -> Config:

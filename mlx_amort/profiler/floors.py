@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mlx_amort.config import Config, OptimizerName
-from mlx_amort.model.flops import RECOMPUTING_PASSES, TRAINING_PASSES, Product, forward_flops_per_byte
+from mlx_amort.model.flops import Product, forward_flops_per_byte, trained_flops
 from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
 from mlx_amort.optim.stacks import stack_size
 from mlx_amort.profiler.rows import count_windows
@@ -43,8 +43,7 @@ def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
     window = [product for product in rates["products"] if product["phase"] == "window"]
     update = [product for product in rates["products"] if product["phase"] == "update"]
     bandwidth = rates["copy_bytes_per_s"]
-    passes = RECOMPUTING_PASSES if config.step.activation_checkpointing else TRAINING_PASSES
-    c1_s = passes * sum(product["share_flops"] / product["flops_per_s"] for product in window)
+    c1_s = sum(trained_flops(product, config) / product["flops_per_s"] for product in window)
     shapes = config.model.parameter_shapes()
     width = 2 if config.step.precision == "bf16-pure" else 4
     products_s = {"muon": sum(product["share_flops"] / product["flops_per_s"] for product in update)}

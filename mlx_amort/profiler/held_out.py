@@ -82,13 +82,15 @@ def prediction(point: Point, fit: Fit) -> dict[str, Any]:
 
 
 def with_measurement(entry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """The entry after one more measurement, with the fastest of them, as rows are fitted.
+    """The entry after one more measurement, with the fastest of those that are not flagged, as rows are fitted.
 
     relative_error is predicted / measured - 1, None where it failed.
     """
     visits_s = [*entry.get("visits_s", []), row["step_s"]]
     measured_s = entry.get("measured_s")
-    if measured_s is not None and (row["step_s"] is None or row["step_s"] >= measured_s):
+    is_flagged, was_flagged = row.get("status") != "ok", entry.get("status") != "ok"
+    is_slower = row["step_s"] is None or (measured_s is not None and row["step_s"] >= measured_s)
+    if measured_s is not None and (is_flagged > was_flagged or (is_flagged == was_flagged and is_slower)):
         return {**entry, "visits_s": visits_s}
     kept = {key: row.get(key) for key in ("samples_s", "status", "peak_bytes", "note")}
     error = None if row["step_s"] is None else entry["predicted_s"] / row["step_s"] - 1

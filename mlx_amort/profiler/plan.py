@@ -90,7 +90,7 @@ def _time_to_quality(
 def _shape(candidate: Candidate) -> tuple[Any, ...]:
     """All that makes a configuration but its optimizer."""
     c = candidate
-    return (c.batch, c.chunks, c.window, c.accum, c.seq, c.activation_checkpointing)
+    return (c.batch, c.chunks, c.window, c.accum, c.seq, c.activation_checkpointing, c.precision)
 
 
 def _noise(

@@ -60,7 +60,9 @@ class Forecast:
     @property
     def ceiling_fraction(self) -> float | None:
         """The rate's share of 1 / c1."""
-        return None if self.ceiling_bytes_per_s is None else self.bytes_per_s / self.ceiling_bytes_per_s
+        if self.ceiling_bytes_per_s is None:
+            return None
+        return self.bytes_per_step / self.undisturbed_s / self.ceiling_bytes_per_s
 
     @property
     def undisturbed_s(self) -> float:
@@ -85,9 +87,10 @@ class Forecast:
     def describe_end(self, steps: int, validation_bytes: int, now: datetime) -> str:
         """When so many steps, and validations of so many bytes in all, will have been taken.
 
-        A validation goes forward only, which is a third of a step's work: steps · step_s + bytes / rate / 3.
+        A validation goes forward only, which is a third of the work of a step's bytes, and updates nothing.
         """
-        left_s = steps * self.step_s + validation_bytes / self.bytes_per_s / 3
+        byte_s = 1 / self.bytes_per_s if self.c1_s_per_byte is None else self.c1_s_per_byte * self.disturbance
+        left_s = steps * self.step_s + validation_bytes * byte_s / 3
         end = now + timedelta(seconds=left_s)
         day = "" if end.date() == now.date() else f"{end:%a} {end.day} {end:%b} "
         validations = " and their validations" if validation_bytes else ""

@@ -113,19 +113,21 @@ def test_the_scale_of_the_input_is_no_danger(scale: float) -> None:
     result = np.array(orthogonalize(x * scale))
     assert np.isfinite(result).all()
     if scale > 1e-12:
-        np.testing.assert_allclose(result, np.array(orthogonalize(x)), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(result, np.array(orthogonalize(x)), rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
 def test_zero_stays_zero(shape: tuple[int, int], dtype: mx.Dtype) -> None:
-    assert not np.array(orthogonalize(mx.zeros(shape), dtype=dtype)).any()
+    names: list[Coefficients] = [*PROMISES] if dtype == mx.float32 else ["polar_express", "jordan"]
+    for name in names:
+        assert not np.array(orthogonalize(mx.zeros(shape), name, dtype)).any()
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 256), (256, 64)])
 def test_bfloat16_products_stay_near(shape: tuple[int, int]) -> None:
     x = matrix(*shape, np.geomspace(1.0, 1e-2, 64))
-    result = orthogonalize(mx.array(x, dtype=mx.float32), dtype=mx.bfloat16)
+    result = orthogonalize(mx.array(x, dtype=mx.float32), "polar_express", mx.bfloat16)
     assert result.dtype == mx.float32
     # Five steps of 8-bit mantissas lose 1 to 3 percent; the Gram form in bfloat16 is off 13 to 67 times over.
     assert relative_error(np.array(result), reference.orthogonalize(x, "polar_express")) < 0.05

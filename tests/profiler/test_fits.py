@@ -113,6 +113,19 @@ def test_the_largest_batch_fits_and_one_more_row_does_not(preset: str, gigabytes
     assert estimate(with_step(config, batch=batch + 1)).peak_bytes > limit
 
 
+def test_of_ragged_batches_that_are_recomputed_the_largest_that_fits_is_found() -> None:
+    overrides = ["step.precision=fp32", "step.activation_checkpointing=true"]
+    config, limit = resolve(preset="veritate_80m", overrides=overrides), 12 * 10**9
+
+    def peak(batch: int) -> int:
+        return estimate(with_step(config, batch=batch)).peak_bytes
+
+    batch = largest_batch(config, limit)
+    # One row fewer divides into fewer pieces and needs more.
+    assert peak(batch) <= limit < peak(batch - 1)
+    assert all(peak(larger) > limit for larger in range(batch + 1, batch + 20))
+
+
 def test_a_command_says_all_that_differs_from_the_preset() -> None:
     config = resolve(
         preset="mega",

@@ -174,6 +174,47 @@ def test_repeats_of_a_configuration_are_one_candidate_with_their_fastest_as_in_t
     assert not any("other programs" in warning for warning in alone.warnings)
 
 
+def test_optimizers_are_compared_in_one_precision() -> None:
+    rows = []
+    for precision, factor in (("fp32", 2.0), ("bf16", 1.0)):
+        for name, c0_s in (("muon", 0.2), ("adamw", 0.1)):
+            for batch in (4, 8, 16, 32):
+                step_s = factor * (c0_s + 50e-6 * batch * 1024)
+                rows.append(Row(batch, 1, 1024, name, step_s, window=1, precision=precision))
+    # The law is of the setting with the most rows; equal here, of the first.
+    plan = plan_of(Request(10**9, prefer="muon"), rows)
+    times = plan.time_to_quality
+    assert times is not None
+    size = 1024 * plan.choice.batch
+    factor = 2.0 if plan.choice.precision == "fp32" else 1.0
+    assert times["muon_step_s"] == pytest.approx(factor * (0.2 + 50e-6 * size))
+    assert times["adamw_step_s"] == pytest.approx(factor * (0.1 + 50e-6 * size))
+    reverse = plan_of(Request(10**9, prefer="muon"), rows[::-1]).time_to_quality
+    assert reverse is not None
+    assert reverse["muon_step_s"] / times["muon_step_s"] == pytest.approx(
+        reverse["adamw_step_s"] / times["adamw_step_s"]
+    )
+
+
+def test_a_recomputed_prediction_borrows_the_peak_of_its_own_batch_only() -> None:
+    rows = [
+        Row(
+            batch,
+            chunks,
+            1024,
+            "muon",
+            1.0 + 50e-6 * batch * chunks * 1024,
+            window=1,
+            peak_bytes=batch * 10**8,
+        )
+        for batch, chunks in ((4, 1), (8, 1), (16, 1), (64, 1), (4, 4))
+    ]
+    rows = [replace(row, activation_checkpointing=True) for row in rows]
+    predicted = plan_of(Request(10**9, min_updates=20_000), rows).candidates
+    peaks = {(c.batch, c.chunks): c.peak_bytes for c in predicted if c.source == "predicted"}
+    assert peaks[(8, 4)] == 800_000_000 and peaks[(48, 1)] is None
+
+
 def test_a_prediction_borrows_the_peak_of_a_larger_batch_only() -> None:
     rows = [
         Row(batch, 1, 1024, "muon", 1.0 + 50e-6 * batch * 1024, window=1, peak_bytes=batch * 10**8)

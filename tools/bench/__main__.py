@@ -119,8 +119,10 @@ def _tell_fits(fits: dict[str, Fit]) -> None:
     for side, fit in fits.items():
         low, high = (1e6 * value for value in fit.c1_interval_s_per_byte)
         constants = ", ".join(f"c0 {name} {value:.3f} s" for name, value in fit.c0_s.items())
+        third = "" if fit.third_unit is None else f", {1e3 * fit.third_cost_s:.1f} ms a {fit.third_unit}"
         click.echo(
-            f"  {side:6} c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte ({low:.2f} to {high:.2f}), {constants}"
+            f"  {side:6} law {fit.law}{third}; c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte "
+            f"({low:.2f} to {high:.2f}), {constants}"
         )
     ours, theirs = fits["mlx"], fits["torch"]
     constants = ", ".join(f"c0 {name} {theirs.c0_s[name] / value:.2f}" for name, value in ours.c0_s.items())

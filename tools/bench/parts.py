@@ -20,7 +20,7 @@ import numpy as np
 from mlx_amort.backend import set_cpu_cache_limit
 from mlx_amort.config import Config, OptimizerConfig
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.model.flops import TRAINING_PASSES, forward_flops_per_byte
+from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
 from mlx_amort.optim.stacks import stack_size
@@ -44,7 +44,7 @@ def compare_parts(config: Config, turns: int, tell: Tell) -> None:
     )
     flops = forward_flops_per_byte(config.model) * config.bytes_per_step
     shapes = config.model.parameter_shapes()
-    model = ByteLM(config.model)
+    model = ByteLM(config.model, activation_checkpointing=config.step.activation_checkpointing)
     state = new_train_state(model, config.optimizer, seed=0)
     mx.eval(state.weights, state.optimizer)
     step = TrainingStep(model, config.step, config.optimizer)
@@ -62,7 +62,13 @@ def compare_parts(config: Config, turns: int, tell: Tell) -> None:
     seconds = _timed(lambda: mx.eval(forward(state.weights)), turns)
     rate("window, forward", seconds, flops, best, "GFLOP/s")
     seconds = _timed(lambda: mx.eval(step.accumulate(state.weights, batch)), turns)
-    rate("window, forward and backward", seconds, TRAINING_PASSES * flops, best, "GFLOP/s")
+    rate(
+        "window, forward and backward",
+        seconds,
+        training_flops_per_byte(config) * config.bytes_per_step,
+        best,
+        "GFLOP/s",
+    )
     gradients = {name: mx.random.normal(shape) for name, shape in shapes.items()}
     mx.eval(gradients)
     adamw = OptimizerConfig(name="adamw")
@@ -122,7 +128,7 @@ def compare_kinds(config: Config, tell: Tell, seconds: float = 10.0) -> None:
     if shutil.which("perf") is None:
         tell("time by kind of operation: needs Linux's `perf`, which is not installed here\n")
         return
-    model = ByteLM(config.model)
+    model = ByteLM(config.model, activation_checkpointing=config.step.activation_checkpointing)
     state = new_train_state(model, config.optimizer, seed=0)
     step = TrainingStep(model, config.step, config.optimizer)
     batch = np.zeros((config.step.batch, config.model.seq * config.step.chunks + 1), dtype=np.uint8)

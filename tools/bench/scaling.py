@@ -12,7 +12,7 @@ from mlx_amort.backend import set_cpu_cache_limit
 from mlx_amort.config import Config
 from mlx_amort.config_io import resolve
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.model.flops import TRAINING_PASSES, forward_flops_per_byte
+from mlx_amort.model.flops import training_flops_per_byte
 from mlx_amort.train.state import new_train_state
 from mlx_amort.train.step import TrainingStep
 from tools.bench.side import random_batch
@@ -75,7 +75,7 @@ def compare_scaling(turns: int, tell: Tell) -> None:
         first = _per_byte(configs[0], times[0])
         for config, own in zip(configs, times, strict=True):
             per_byte = _per_byte(config, own)
-            flops = TRAINING_PASSES * forward_flops_per_byte(config.model)
+            flops = training_flops_per_byte(config)
             update = statistics.median(sample[1] for sample in own)
             tell(
                 f"| {name} | {_value(name, config)} | {1e6 * per_byte:,.0f} | {per_byte / first:.2f} | "
@@ -114,7 +114,7 @@ def times_by_turns(configs: Sequence[Config], turns: int, warm_up: int = 1) -> l
 
 
 def _stepper(config: Config) -> Callable[[], tuple[float, float]]:
-    model = ByteLM(config.model, config.step.precision)
+    model = ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
     state = new_train_state(model, config.optimizer, seed=0)
     compiled = TrainingStep(model, config.step, config.optimizer)
     batch = random_batch(config)

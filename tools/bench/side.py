@@ -52,7 +52,7 @@ def mlx_side(config: Config, folder: Path, held: dict[str, Any]) -> Side:
     from mlx_amort.train.step import TrainingStep
 
     set_cpu_cache_limit()
-    model = ByteLM(config.model, config.step.precision)
+    model = ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
     file = folder / "weights.npz"
     if not file.exists():
         fresh = model.init_weights(0)
