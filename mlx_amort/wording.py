@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from mlx_amort.errors import UserError
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+# An exabyte squared: above any file, memory or budget, and below where floats end.
+_LARGEST_AMOUNT = 1e36
+_SHOWN_CHARACTERS = 40
 _AMOUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)")
 
 
@@ -34,9 +36,17 @@ def parse_size(text: str, name: str = "size") -> int:
         known = "k, m, g, t, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
         raise UserError(f"{name} {text!r}", f"has the unknown unit {unit!r}", f"known are {known}")
     amount = float(digits + exponent) * factor
-    if not math.isfinite(amount) or round(amount) < 1:
+    if amount > _LARGEST_AMOUNT:
+        raise UserError(
+            f"{name} {_short(text)!r}", "is more bytes than there are", "give one such as 2.006e9"
+        )
+    if round(amount) < 1:
         raise UserError(f"{name} {text!r}", "is not at least one byte", "give one such as 2.006e9")
     return round(amount)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def format_size(amount: float) -> str:

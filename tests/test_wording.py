@@ -58,3 +58,10 @@ def test_long_durations_are_days() -> None:
         "47 h 54 min",
         "3 d 4 h",
     ]
+
+
+@pytest.mark.parametrize("text", ["1e400", "9" * 5000, "1e30TB"])
+def test_more_bytes_than_there_are_is_said_in_a_line(text: str) -> None:
+    with pytest.raises(UserError, match="is more bytes than there are") as refusal:
+        parse_size(text)
+    assert len(str(refusal.value)) < 200

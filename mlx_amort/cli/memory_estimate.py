@@ -61,6 +61,13 @@ def command(
         overview(sizes, backend, as_json)
         return
     config = requested.resolve()
+    own = describe_machine()["backend"] if measure else backend
+    if own != backend:
+        raise UserError(
+            f"--measure with --backend {backend}",
+            f"measures on {own}, where this machine runs",
+            f"give --backend {own}",
+        )
     found = estimate(config, backend)
     record = _as_record(config, found)
     if memory_bytes is not None:

@@ -16,8 +16,10 @@ from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
 from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.config import OptimizerName, Precision
+from mlx_amort.config_checks import shorten
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import make_folder
+from mlx_amort.profiler.commands import grid_command
 from mlx_amort.profiler.fit import fit_record
 from mlx_amort.profiler.grid import Lists
 from mlx_amort.profiler.process import ProcessMeasurer, usable_memory_bytes
@@ -32,6 +34,8 @@ Value = TypeVar("Value")
 DEFAULT_PRESET = "veritate_200m"
 DEFAULT_STEPS = 5
 DEFAULT_GRID_BUDGET = "20m"
+_MOST_DIGITS = 12
+_LONGEST_BUDGET_S = 366 * 86400.0
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 # What a profile does not depend on, or spells as a list.
 _WITHOUT = (
@@ -153,8 +157,7 @@ def what_next(record: dict[str, Any], path: Path) -> str:
     """The command that uses a profile, or, without a fit, the one that measures enough for one."""
     if record["fit"]:
         return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
-    preset = record["model"]["preset"]
-    return f"next  mlx-amort profile --grid{f' --preset {preset}' if preset else ''}"
+    return f"next  {grid_command(record, path)}"
 
 
 class Terminal:
@@ -178,9 +181,14 @@ def parse_duration(text: str) -> float:
     """Seconds meant by 90, 90s, 10m, 1.5h. Raises: UserError for anything else."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip().lower())
     unit_s = _UNITS_S.get(match.group(2)) if match else None
-    if match is None or unit_s is None or float(match.group(1)) == 0:
-        raise UserError(f"--time-budget {text!r}", "is no duration", "write it as 90s, 10m or 1.5h")
-    return float(match.group(1)) * unit_s
+    seconds = float(match.group(1)) * unit_s if match and unit_s else 0.0
+    if not 0 < seconds <= _LONGEST_BUDGET_S:
+        raise UserError(
+            f"--time-budget {shorten(text)!r}",
+            "is no duration of up to a year",
+            "write it as 90s, 10m or 1.5h",
+        )
+    return seconds
 
 
 def parse_list(option: str, text: str | None, convert: Callable[[str], Value | None]) -> tuple[Value, ...]:
@@ -191,7 +199,9 @@ def parse_list(option: str, text: str | None, convert: Callable[[str], Value | N
         if value is None:
             known = getattr(convert, "known", ())
             todo = did_you_mean(part.strip(), known) if known else "write whole numbers such as 4,8"
-            raise UserError(f"{option} {text!r}", f"{part.strip()!r} is none of its values", todo)
+            raise UserError(
+                f"{option} {shorten(text)!r}", f"{shorten(part.strip())!r} is none of its values", todo
+            )
         values.append(value)
     return tuple(dict.fromkeys(values))
 
@@ -215,4 +225,5 @@ _choice, _switch = _Choice, _Switch()
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() and int(text) > 0 else None
+    # More digits than any count has, and than Python reads at all.
+    return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > 0 else None

@@ -168,7 +168,7 @@ def predicted_candidates(rows: Sequence[Row], fit: Fit, request: Request) -> lis
     if request.noise_scale_bytes is not None:
         for c0_s in fit.c0_s.values():
             best = best_bytes_per_step(request.noise_scale_bytes, c0_s, fit.c1_s_per_byte)
-            goals += [] if best is None else [best]
+            goals += [] if best is None or not math.isfinite(best) else [best]
     for chunks in chunk_counts:
         batches |= {max(1, int(goal // (fit.setting.seq * chunks))) for goal in goals}
     candidates = []

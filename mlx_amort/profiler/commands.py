@@ -64,6 +64,20 @@ def train_command(
     return shlex.join(words)
 
 
+def grid_command(record: Mapping[str, Any], file: Path) -> str:
+    """The command that measures enough for a law: the grid of the same model, into the same folder."""
+    model, preset = {**record["model"], **record["identity"]}, record["model"].get("preset")
+    preset = preset if preset in preset_names() else _NEAREST_PRESET
+    words = ["mlx-amort", "profile", "--grid", "--preset", preset]
+    named = resolve(preset=preset)
+    words += _model_settings(model, named)
+    if model["seq"] != named.model.seq:
+        words += ["--seq", str(model["seq"])]
+    if not file.absolute().is_relative_to(profiles_folder().absolute()):
+        words += ["--out", str(file.parent)]
+    return shlex.join(words)
+
+
 def _flag(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{'' if value else 'no-'}{flag}"]

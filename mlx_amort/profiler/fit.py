@@ -90,11 +90,14 @@ class Fit:
         if not self.slower_visits:
             return ""
         excesses = [excess for _, excess in self.slower_visits]
-        return (
+        visits = (
             f"of configurations visited again the fastest visit is fitted: {len(excesses)} others were "
-            f"{min(excesses):.1%} to {max(excesses):.1%} slower, {statistics.median(excesses):.1%} in the median; "
-            f"a run is expected to take {self.disturbance - 1:.1%} more than the law, the mean of all visits"
+            f"{min(excesses):.1%} to {max(excesses):.1%} slower, {statistics.median(excesses):.1%} in the median"
         )
+        if self.is_rejected:
+            return visits
+        more = f"{self.disturbance - 1:.1%} more than the law, the mean of all visits"
+        return f"{visits}; a run is expected to take {more}"
 
     @property
     def ceiling_bytes_per_s(self) -> float | None:
@@ -267,8 +270,15 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     law, verdict = judge(fit, solution, winner, held_out_error)
     doubt = None if law == "rejected" else doubt_of(fit, fitted, visits, solution, held_out_error)
     is_doubtful = doubt is not None
+    # Of a rejected law nothing is used: what scatters there may as well be the law.
+    disturbance = 1.0 if law == "rejected" else unjudged.disturbance
     return replace(
-        unjudged, law=law, verdict=doubt or verdict, is_doubtful=is_doubtful, held_out_error=held_out_error
+        unjudged,
+        law=law,
+        verdict=doubt or verdict,
+        is_doubtful=is_doubtful,
+        held_out_error=held_out_error,
+        disturbance=disturbance,
     )
 
 

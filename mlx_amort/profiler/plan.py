@@ -22,6 +22,8 @@ from mlx_amort.profiler.rows import Row
 _MOST_SUGGESTIONS = 3
 # Nothing near it was ever published; beyond it the figure is a slip of the pen.
 LARGEST_TOKEN_ADVANTAGE = 100.0
+# Bytes a step: beyond any batch, and far from where its products overflow.
+LARGEST_NOISE_SCALE = 1e18
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,12 @@ def _check(request: Request, fit: Fit) -> None:
     if request.prefer is not None and request.prefer not in fit.c0_s:
         raise UserError(
             f"--prefer {request.prefer}", "was not measured", did_you_mean(request.prefer, fit.c0_s)
+        )
+    if request.noise_scale_bytes is not None and request.noise_scale_bytes > LARGEST_NOISE_SCALE:
+        raise UserError(
+            f"--noise-scale {request.noise_scale_bytes:g}",
+            f"is over {LARGEST_NOISE_SCALE:g} bytes a step",
+            "give that of your run: some 1e5 to 1e8 bytes",
         )
     if not 0 < request.token_advantage <= LARGEST_TOKEN_ADVANTAGE:
         raise UserError(

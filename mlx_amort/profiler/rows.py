@@ -268,7 +268,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
             # A number of thousands of digits is a ValueError, a thousand brackets a RecursionError.
             raise UserError(
                 str(file),
-                f"is not valid JSON ({problem})",
+                f"is not valid JSON ({_why_no_json(problem)})",
                 "delete it and run `mlx-amort profile` again, or name another file",
             ) from None
         rows = record.get("rows") if isinstance(record, dict) else None
@@ -278,6 +278,12 @@ def read_record(path: str | Path) -> dict[str, Any]:
             )
         return dict(record)
     return {"rows": _csv_records(text, str(file))}
+
+
+def _why_no_json(problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "too many brackets"
+    return str(problem) if isinstance(problem, json.JSONDecodeError) else "a number of thousands of digits"
 
 
 def _csv_records(text: str, source: str) -> list[dict[str, Any]]:
@@ -292,6 +298,9 @@ def _csv_records(text: str, source: str) -> list[dict[str, Any]]:
 
 def _checked_records(reader: csv.DictReader[str], source: str) -> list[dict[str, Any]]:
     columns = [name.strip() for name in reader.fieldnames or []]
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise UserError(source, f"has the column {', '.join(twice)} twice", "leave one of them")
     missing = [name for name in _REQUIRED if name not in columns]
     if not {"step_ms", "step_s"} & set(columns):
         missing.append("step_ms")

@@ -41,6 +41,9 @@ from mlx_amort.profiler.store import FILE_NAME, LATEST_FILE_NAME, has_law, put_p
 from mlx_amort.profiler.wording import describe_held_out
 from mlx_amort.wording import format_duration
 
+# Of the time left for the grid, at most so much is kept for what comes after it.
+_MOST_RESERVED = 0.5
+
 
 def run_sweep(
     request: Request,
@@ -178,8 +181,10 @@ class Sweep:
         points = [point for point in self._points(base) if not self.ledger.row_of(point)]
         left_s = self.ledger.left_s()
         if left_s is not None:
-            # The anchor's repeats and the held-out configurations are no less necessary than the grid.
-            left_s -= (ANCHOR_VISITS - 1 + LEAST * VISITS) * self.ledger.seconds_of(anchor)
+            # The anchor's repeats and the held-out configurations are no less necessary than the grid; nor are they
+            # more: without enough points there is no law to hold them against.
+            reserved_s = (ANCHOR_VISITS - 1 + LEAST * VISITS) * self.ledger.seconds_of(anchor)
+            left_s -= min(reserved_s, _MOST_RESERVED * max(0.0, left_s))
         kept, cuts = cut_to_budget(points, self.ledger.seconds_of, left_s)
         pushed: list[Point] = []
         again: list[Point] = []

@@ -23,6 +23,8 @@ LARGEST_HELD_OUT = 0.25
 # Where one configuration differs by more than this from itself, the rows are of different machines.
 LARGEST_DRIFT = 0.20
 TOO_NOISY = "the samples are too noisy to judge: measure again on an idle machine"
+# Of the fastest step, what all bytes of the largest one must cost to be told from rounding.
+_NOTHING = 1e-6
 _CLEARLY = 3.0
 
 
@@ -82,6 +84,10 @@ def judge(
     if drift > LARGEST_DRIFT:
         return "rejected", f"The law is rejected: {describe_drift(drift)}."
     scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
+    most_bytes = max(point.row.bytes_per_step for point in fit["points"])
+    if abs(fit["c1_s_per_byte"]) * most_bytes < _NOTHING * min(point.row.step_s for point in fit["points"]):
+        same = "step times do not depend on bytes; the measurements are spoiled"
+        return "rejected", f"The law is rejected: {same}."
     if fit["c1_s_per_byte"] <= 0:
         return "rejected", (
             f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, "

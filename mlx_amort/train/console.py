@@ -195,7 +195,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         span = f"{format_duration(summary.train_s)} in all"
         if summary.session_s != summary.train_s:
             span += f", {format_duration(summary.session_s)} this time"
-        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s, {span}"
+        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s in the median step, {span}"
         yield f"  speed       {rate}, peak memory {format_size(summary.peak_bytes)}"
     if summary.estimated_peak_bytes is not None and summary.session_peak_bytes is not None:
         yield f"  memory      {_memory(summary, summary.estimated_peak_bytes, summary.session_peak_bytes)}"

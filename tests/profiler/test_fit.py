@@ -150,6 +150,12 @@ def test_a_law_that_is_no_line_is_rejected(law: Law, phrase: str) -> None:
     assert all(phrase in fit.verdict for fit in fits)
 
 
+def test_times_that_do_not_depend_on_bytes_are_no_law() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: 0.007))
+    assert fit.is_rejected and "do not depend on bytes" in fit.verdict
+    assert fit.disturbance == 1.0
+
+
 def test_a_cost_per_chunk_is_found_reported_and_used() -> None:
     fit = fit_rows(made_rows(lambda size, batch, chunks: 1.6 + 50e-6 * size + 0.3 * chunks, noise=0.005))
     assert fit.law == "affine with a cost per chunk"

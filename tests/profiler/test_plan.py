@@ -77,6 +77,11 @@ def test_nothing_that_satisfies_is_an_error_with_the_nearest() -> None:
         plan_of(replace(PUBLISHED, min_updates=1_000_000))
 
 
+def test_an_absurd_noise_scale_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--noise-scale 1e[+]308: is over 1e[+]18 bytes"):
+        plan_of(replace(PUBLISHED, noise_scale_bytes=1e308))
+
+
 def test_an_unmeasured_preference_is_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'muon'"):
         plan_of(replace(PUBLISHED, prefer="muom"))

@@ -95,7 +95,14 @@ def test_one_row_replaces_no_sweep_and_no_report_and_says_what_to_do_next(preten
     assert json.loads((out / "profile.json").read_text())["fit"] is not None
     assert "No fit" not in (out / "report.md").read_text()
     assert "No fit" in (out / "profile.latest" / "report.md").read_text()
-    assert result.stdout.splitlines()[-1] == "next  mlx-amort profile --grid --preset demo"
+    assert result.stdout.splitlines()[-1] == f"next  mlx-amort profile --grid --preset demo --out {out}"
+
+
+def test_without_a_law_the_next_command_is_of_the_same_model(pretended: Path) -> None:
+    arguments = ["--preset", "demo", "--batch", "4", "--seq", "128", "--set", "model.layers=2"]
+    result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
+    command = "next  mlx-amort profile --grid --preset demo --set model.layers=2 --seq 128"
+    assert result.stdout.splitlines()[-1] == command
 
 
 def test_lists_narrow_a_grid_and_a_single_value_is_the_configurations(pretended: Path) -> None:
@@ -126,7 +133,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert profile.parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "ten", "10 days", "-5m", "0"])
+@pytest.mark.parametrize("text", ["", "ten", "10 days", "-5m", "0", "9" * 400 + "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no duration"):
         profile.parse_duration(text)
@@ -137,6 +144,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [
         (["--batches", "4,x"], "'x'"),
         (["--batches", "0"], "'0'"),
+        (["--batches", "1," + "9" * 5000], "9999[.][.][.]' is none of its values"),
         (["--optimizers", "moun"], "did you mean 'muon'"),
         (["--activation-checkpointing", "maybe"], "off, on"),
     ],

@@ -66,6 +66,7 @@ def test_profile_rows_keep_their_status_and_samples(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("batch,chunks,seq\n1,1,8\n", "optimizer, step_ms are missing"),
+        ("batch,batch,chunks,seq,optimizer,step_ms\n1,1,1,8,muon,3\n", "the column batch twice"),
         ("batch,chunks,seq,optimizer,step_ms\n1,1,8,muon,fast\n", "'fast' is not a number"),
         ("batch,chunks,seq,optimizer,step_ms\n1,0,8,muon,3\n", "whole number"),
         ("batch,chunks,seq,optimizer,step_ms\n1,2,8,muon,-3\n", "not positive"),
@@ -128,8 +129,8 @@ def test_times_that_hide_each_other_are_no_law(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"rows": ' + "[" * 100_000, "not valid JSON"),
-        ('{"rows": [{"batch": ' + "9" * 10_000 + "}]}", "not valid JSON"),
+        ('{"rows": ' + "[" * 100_000, "not valid JSON .too many brackets"),
+        ('{"rows": [{"batch": ' + "9" * 10_000 + "}]}", "not valid JSON .a number of thousands of digits"),
         (
             '{"rows": [{"batch": 1' + "0" * 400 + ', "chunks": 1, "seq": 1, "optimizer": "muon"}]}',
             "not a number",
