@@ -28,7 +28,7 @@ Phase = Literal["window", "update"]
 _TAIL = 3
 # Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
 _STACK_COPIES = 13
-_STACK_COPIES_PURE = 30
+_STACK_COPIES_PURE = 33
 _TENSOR_COPIES_PURE = 14
 
 
