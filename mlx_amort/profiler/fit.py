@@ -14,7 +14,15 @@ from mlx_amort.profiler.least_squares import Floats, Solution, fit_relative, spo
 from mlx_amort.profiler.rows import Row, held_out_rows, rows_from_records
 from mlx_amort.profiler.scatter import disturbance_of, drift_of, fastest_of, slower_visits, visits_of
 from mlx_amort.profiler.selection import Setting, select
-from mlx_amort.profiler.terms import UNITS, TermTest, asked_for, design, examine_terms, told_by_updates
+from mlx_amort.profiler.terms import (
+    UNITS,
+    TermTest,
+    asked_for,
+    cost_beside_updates,
+    design,
+    examine_terms,
+    updates_alone,
+)
 from mlx_amort.profiler.verdict import doubt_of, judge
 
 CONFIDENCE = 0.95
@@ -228,8 +236,9 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     """Fit step_s = c0[optimizer] + c1 · T by least squares of relative errors, and say whether it holds.
 
     Optimizers share c1. Of a configuration measured several times the fastest row is fitted.
-    A cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins the law where cross-validation
-    asks for it, or updates timed alone that are clearly less than c0; any term asked for beside it rejects the law.
+    A cost per window joins the law where updates were timed alone, which are then observations of c0. Without them a
+    cost per chunk (A·K) or per window (A·⌈K/W⌉), whichever explains more, joins where cross-validation asks for it.
+    Any term asked for beside it rejects the law.
     Intervals are 95 %, from Student's t with n - p degrees of freedom. held_out: measured rows that may only lower
     the verdict.
     Source: docs/cost_model.md. Raises: UserError when the rows are too few or too equal for the law to fail.
@@ -244,16 +253,18 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     solution = fit_relative(columns, step_s, configurations)
     terms = examine_terms(fitted, columns, step_s, configurations, solution)
     winner = asked_for(terms)
-    if winner is None or winner.name not in UNITS:
-        told = told_by_updates(terms, fitted, optimizers, solution)
-        if told is not None:
-            winner = replace(told, is_asked_for=True, note="asked for by the updates timed alone")
-            terms = [winner if term is told else term for term in terms]
+    alone_s = updates_alone(fitted, optimizers)
+    told = cost_beside_updates(terms, fitted, optimizers, step_s, configurations, alone_s)
+    if told is not None and (winner is None or winner.name in UNITS):
+        winner = told[0]
+        terms = [winner if term.name == winner.name else term for term in terms]
+    else:
+        alone_s = []
     unit = None if winner is None else UNITS.get(winner.name)
     if winner is not None and unit is not None:
         columns = design(fitted, optimizers, winner.name)
-        solution = fit_relative(columns, step_s, configurations)
-        beside = examine_terms(fitted, columns, step_s, configurations, solution, beside=winner.name)
+        solution = fit_relative(columns, step_s, configurations, alone_s)
+        beside = examine_terms(fitted, columns, step_s, configurations, solution, winner.name, alone_s)
         terms, winner = terms + beside, asked_for(beside)
     fit = _assemble(fitted, optimizers, columns, step_s, solution, unit)
     fit |= {"terms": tuple(terms), "law": "affine", "is_doubtful": False, "verdict": "", "setting": setting}

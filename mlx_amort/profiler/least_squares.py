@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +58,20 @@ def _solve(columns: Floats, step_s: Floats) -> Floats:
     return np.asarray(solution / lengths, dtype=np.float64)
 
 
-def fit_relative(columns: Floats, step_s: Floats, configurations: list[Any]) -> Solution:
+def fit_relative(
+    columns: Floats, step_s: Floats, configurations: list[Any], alone_s: Sequence[float] = ()
+) -> Solution:
     """Minimise the sum of ((columns · coefficients - t) / t)².
 
-    Repeats of one configuration are left out together, or each would vouch for the other.
+    Repeats of one configuration are left out together, or each would vouch for the other. alone_s: times of what the
+    first coefficients stand for, measured alone; each is one more observation, and none of the errors returned.
     Shapes: columns [n, p], step_s [n], configurations n hashable names.
     Requires n > p and is_determined(columns).
     Raises: UserError where the times differ by so much that the law is not determined.
     """
+    count = len(columns)
+    columns = np.vstack([columns, np.eye(len(alone_s), columns.shape[1])])
+    step_s = np.concatenate([step_s, np.asarray(alone_s, dtype=np.float64)])
     rows, terms = columns.shape
     weighted = columns / step_s[:, None]
     if not is_determined(weighted):
@@ -81,14 +88,14 @@ def fit_relative(columns: Floats, step_s: Floats, configurations: list[Any]) -> 
     variance = float(relative_errors @ relative_errors) / (rows - terms)
     left_out = np.full(rows, np.nan)
     for configuration in dict.fromkeys(configurations):
-        out = np.array([name == configuration for name in configurations])
+        out = np.array([name == configuration for name in configurations] + [False] * len(alone_s))
         if is_determined(columns[~out]):
             left_out[out] = columns[out] @ _solve(columns[~out], step_s[~out]) / step_s[out] - 1.0
     return Solution(
         coefficients=coefficients,
         standard_errors=np.sqrt(variance * np.diag(covariance)),
-        relative_errors=relative_errors,
-        left_out_errors=left_out,
+        relative_errors=relative_errors[:count],
+        left_out_errors=left_out[:count],
         degrees=rows - terms,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ _ERROR_SHARE = 0.5
 _CHANCE = 0.01
 # What a step is known to pay more than once for, and what it is paid for; these may join the law.
 UNITS = {PER_CHUNK: "chunk", PER_WINDOW: "window"}
+# Of a step, what a cost per window must make to be told from nothing.
+_NEGLIGIBLE = 0.01
+# A two-sided interval of this share has a twentieth of chance below it.
+_ONE_SIDED = 0.90
 # Terms that explain equally well are told apart by physics: a chunk or a window is known to cost something.
 _PREFERENCE = 1.25
 
@@ -93,8 +97,9 @@ def examine_terms(
     configurations: list[Any],
     solution: Solution,
     beside: str | None = None,
+    alone_s: Sequence[float] = (),
 ) -> list[TermTest]:
-    """Try each further term beside the law given by columns [n, p] and its solution."""
+    """Try each further term beside the law given by columns [n, p] and its solution. alone_s: as for `fit_relative`."""
     tests = []
     without = solution.cross_validated_error
     for name in (PER_CHUNK, PER_WINDOW, SQUARE, BATCH_ALONE, CHUNKS_ALONE):
@@ -114,7 +119,7 @@ def examine_terms(
         if note:
             tests.append(TermTest(name, beside, without, None, None, None, False, note))
             continue
-        extended = fit_relative(wider, step_s, configurations)
+        extended = fit_relative(wider, step_s, configurations, alone_s)
         common = ~np.isnan(solution.left_out_errors) & ~np.isnan(extended.left_out_errors)
         if not common.any():
             tests.append(TermTest(name, beside, without, None, None, None, False, "too few rows"))
@@ -140,25 +145,44 @@ def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
     return min(known or asked, key=lambda pair: pair[0])[1]
 
 
-def told_by_updates(
-    tests: Sequence[TermTest], rows: Sequence[Row], optimizers: Sequence[str], solution: Solution
-) -> TermTest | None:
-    """The known cost that lowers the cross-validated error most, where updates timed alone tell that there is one.
+def updates_alone(rows: Sequence[Row], optimizers: Sequence[str]) -> list[float]:
+    """The median of each optimizer's update timed alone, in seconds; empty unless all of them were."""
+    times = [[row.update_s for row in rows if row.optimizer == name and row.update_s] for name in optimizers]
+    return [statistics.median(own) for own in times] if all(times) else []
 
-    c0 is what an update costs. Where each optimizer's update, timed alone, lies below the whole interval of its c0
-    [optimizers, the first coefficients of `solution`], a step pays for something else besides, and windows and
-    chunks are what it pays for.
+
+def cost_beside_updates(
+    tests: Sequence[TermTest],
+    rows: Sequence[Row],
+    optimizers: Sequence[str],
+    step_s: Floats,
+    configurations: list[Any],
+    alone_s: Sequence[float],
+) -> tuple[TermTest, Solution] | None:
+    """A cost per window (or chunk, where that halves the error), c0 held to the updates timed alone, and the fit.
+
+    A window is known to cost something whatever it holds. c0 alone cannot tell that from an update in a few noisy rows;
+    with c0 measured, it can. None where the cost is no more than noise makes (one-sided, 95 %), or less than a
+    hundredth of every step.
     """
-    for index, name in enumerate(optimizers):
-        alone = [row.update_s for row in rows if row.optimizer == name and row.update_s]
-        if not alone or statistics.median(alone) >= solution.interval(index)[0]:
-            return None
-    better = [
-        (test.error_with, test)
-        for test in tests
-        if test.name in UNITS
-        and test.error_with is not None
-        and test.error_with < test.error_without
-        and (test.coefficient_s or 0.0) > 0
-    ]
-    return min(better, key=lambda pair: pair[0])[1] if better else None
+    if not alone_s:
+        return None
+    told: list[tuple[TermTest, Solution]] = []
+    for name in (PER_WINDOW, PER_CHUNK):
+        (test,) = (test for test in tests if test.name == name)
+        if test.note:
+            continue
+        solution = fit_relative(design(rows, optimizers, name), step_s, configurations, alone_s)
+        cost_s, error_with = float(solution.coefficients[-1]), solution.cross_validated_error
+        note = "c0 is held to the updates timed alone"
+        found = replace(test, coefficient_s=cost_s, error_with=error_with, is_asked_for=True, note=note)
+        # A window's is preferred: the other must halve its error.
+        if not told or error_with < _ERROR_SHARE * told[0][1].cross_validated_error:
+            told = [(found, solution)]
+    if not told:
+        return None
+    test, solution = told[0]
+    share = float(np.max(term_column(rows, test.name) * solution.coefficients[-1] / step_s))
+    if share < _NEGLIGIBLE or solution.interval(-1, _ONE_SIDED)[0] <= 0:
+        return None
+    return told[0]

@@ -72,8 +72,9 @@ class Machine:
             self.seconds += limit_s
             return {**point.to_record(), **NOTHING, "status": "too slow", "note": "stopped"}
         self.seconds += wall_s
-        times = {"step_s": step_s, "samples_s": samples, "window_s": 0.9 * step_s, "update_s": 0.1 * step_s}
-        phases = {"windows": 0.9 * step_s, "update": 0.1 * step_s}
+        update_s = C0_S[point.optimizer] * self.slowdown ** len(self.measured)
+        times = {"step_s": step_s, "samples_s": samples, "window_s": step_s - update_s, "update_s": update_s}
+        phases = {"windows": step_s - update_s, "update": update_s}
         rest = {"compile_s": 1.0, "peak_bytes": 10**8, "phases": phases, "status": "ok", "wall_s": wall_s}
         return {**point.to_record(), **times, **rest}
 

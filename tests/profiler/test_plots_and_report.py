@@ -40,7 +40,7 @@ def profile_record() -> dict[str, Any]:
             "status": "ok",
             "samples_s": [0.1],
         }
-        rows.append({**row, "phases": {"backward": 0.1, "update": 0.02}, "update_s": 0.02})
+        rows.append({**row, "phases": {"backward": 0.1, "update": 0.02}, "update_s": 0.1})
     rows.append(
         {
             **rows[0],
@@ -93,7 +93,7 @@ def test_report_of_a_profile_has_all_its_parts(tmp_path: Path) -> None:
         "a\\|b",
         "1,234,567",
         "- c1 = 1.4 × its floor: 10 against 7.03 µs/byte",
-        "- muon: update timed alone 0.02 s, fitted c0 0.1 s",
+        "- muon: update timed alone 0.1 s, fitted c0 0.1 s",
         "- anchor measured 3 times: last to first +2.1 %, slowest to fastest +3.4 %",
         "## Left out of the sweep\n\n- B 99 K 2 S 256 muon fp32: the time budget is used up",
         "| c1 | 7.032 µs/byte |",
