@@ -21,9 +21,9 @@ from mlx_amort.config_checks import (
     check_fraction,
     divisors,
     nearest_multiples,
-    shorten,
 )
 from mlx_amort.errors import UserError
+from mlx_amort.wording import shorten
 
 Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
 BoundaryRule = Literal["every", "first"]
@@ -32,6 +32,7 @@ BlockLength = Literal["bytes", "slots"]
 Truncation = Literal["sliding", "last"]
 Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
+# As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
 MuonDtype = Literal["float32", "bfloat16"]
 MuonScale = Literal["match_rms", "aspect_ratio"]

@@ -6,9 +6,9 @@ import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.wording import shorten
 
 _FINITE = "must be a finite number"
-_SHOWN_CHARACTERS = 80
 
 
 def choices(declared: Any) -> tuple[str, ...]:
@@ -73,18 +73,6 @@ def check_fraction(section: str, config: object, *keys: str) -> None:
                 "must be at least 0 and below 1",
                 _usual(config, key, "give one such as 0.9"),
             )
-
-
-def shorten(value: object) -> str:
-    """A value for a message, cut where it would fill the screen; a list or mapping only by its kind."""
-    if isinstance(value, dict | list | tuple | set):
-        return f"({type(value).__name__})"
-    try:
-        text = "null" if value is None else str(value)
-    # Python writes no whole number of more than 4,300 digits.
-    except ValueError:
-        return "(a number of thousands of digits)"
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def divisors(number: int) -> str:

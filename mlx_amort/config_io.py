@@ -19,8 +19,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from mlx_amort.config import Config, SourceConfig
-from mlx_amort.config_checks import choices, shorten
+from mlx_amort.config_checks import choices
 from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.wording import shorten
 
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"

@@ -10,7 +10,7 @@ _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 # An exabyte squared: above any file, memory or budget, and below where floats end.
 _LARGEST_AMOUNT = 1e36
-_SHOWN_CHARACTERS = 40
+_SHOWN_CHARACTERS = 80
 _AMOUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)")
 
 
@@ -38,14 +38,22 @@ def parse_size(text: str, name: str = "size") -> int:
     amount = float(digits + exponent) * factor
     if amount > _LARGEST_AMOUNT:
         raise UserError(
-            f"{name} {_short(text)!r}", "is more bytes than there are", "give one such as 2.006e9"
+            f"{name} {shorten(text)!r}", "is more bytes than there are", "give one such as 2.006e9"
         )
     if round(amount) < 1:
         raise UserError(f"{name} {text!r}", "is not at least one byte", "give one such as 2.006e9")
     return round(amount)
 
 
-def _short(text: str) -> str:
+def shorten(value: object) -> str:
+    """A value for a message, cut where it would fill the screen; a list or mapping only by its kind."""
+    if isinstance(value, dict | list | tuple | set):
+        return f"({type(value).__name__})"
+    try:
+        text = "null" if value is None else str(value)
+    # Python writes no whole number of more than 4,300 digits.
+    except ValueError:
+        return "(a number of thousands of digits)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 

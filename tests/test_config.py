@@ -16,6 +16,7 @@ from mlx_amort.config import (
     LARGEST_AXIS,
     LARGEST_LAYERS,
     LARGEST_WIDTH,
+    Coefficients,
     Config,
     DataConfig,
     ModelConfig,
@@ -38,6 +39,7 @@ from mlx_amort.config_io import (
     to_dict,
 )
 from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.ops import newton_schulz
 
 positive = st.integers(1, 10**12)
 fractions = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -131,6 +133,10 @@ def test_layers_are_judged_together(tmp_path: Path) -> None:
     assert resolve("demo", file, ["model.patch_stride=5"]).model.slots == 102
     with pytest.raises(UserError, match="508 or 512"):
         resolve("demo", file)
+
+
+def test_coefficients_are_those_that_there_are_polynomials_for() -> None:
+    assert get_args(Coefficients) == get_args(newton_schulz.Coefficients)
 
 
 def test_polynomials_of_degree_nine_are_refused_in_bfloat16() -> None:

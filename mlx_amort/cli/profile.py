@@ -16,7 +16,6 @@ from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
 from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.config import OptimizerName, Precision
-from mlx_amort.config_checks import shorten
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import make_folder
 from mlx_amort.profiler.commands import grid_command
@@ -27,7 +26,7 @@ from mlx_amort.profiler.request import Request, configure_first
 from mlx_amort.profiler.store import FILE_NAME, default_folder
 from mlx_amort.profiler.sweep import run_sweep
 from mlx_amort.profiler.wording import describe_outcome, describe_row
-from mlx_amort.wording import format_duration, format_size
+from mlx_amort.wording import format_duration, format_size, shorten
 
 Value = TypeVar("Value")
 

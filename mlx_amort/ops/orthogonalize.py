@@ -20,9 +20,7 @@ ScaleOf = Callable[[mx.array], mx.array]
 _SMALLEST_NORM: Final = 1e-12
 
 
-def orthogonalize(
-    x: mx.array, coefficients: Coefficients = "polar_express_nonic", dtype: mx.Dtype = mx.float32
-) -> mx.array:
+def orthogonalize(x: mx.array, coefficients: Coefficients, dtype: mx.Dtype = mx.float32) -> mx.array:
     """Return nearly U Vᵀ of x = U Σ Vᵀ: the singular vectors of `x` with every singular value near one.
 
     X = x / ‖x‖_F, then step by step  X <- (aI + Z) X  with Z = bR + cR² [+ dR³ + eR⁴] and R = X Xᵀ. A tall matrix is

@@ -256,7 +256,7 @@ def fit_rows(rows: Sequence[Row], held_out: Sequence[Row] = ()) -> Fit:
     alone_s = updates_alone(fitted, optimizers)
     told = cost_beside_updates(terms, fitted, optimizers, step_s, configurations, alone_s)
     if told is not None and (winner is None or winner.name in UNITS):
-        winner = told[0]
+        winner = told
         terms = [winner if term.name == winner.name else term for term in terms]
     else:
         alone_s = []

@@ -158,8 +158,8 @@ def cost_beside_updates(
     step_s: Floats,
     configurations: list[Any],
     alone_s: Sequence[float],
-) -> tuple[TermTest, Solution] | None:
-    """A cost per window (or chunk, where that halves the error), c0 held to the updates timed alone, and the fit.
+) -> TermTest | None:
+    """A cost per window (or chunk, where that halves the error), with c0 held to the updates timed alone.
 
     A window is known to cost something whatever it holds. c0 alone cannot tell that from an update in a few noisy rows;
     with c0 measured, it can. None where the cost is no more than noise makes (one-sided, 95 %), or less than a
@@ -167,7 +167,7 @@ def cost_beside_updates(
     """
     if not alone_s:
         return None
-    told: list[tuple[TermTest, Solution]] = []
+    told: tuple[TermTest, Solution] | None = None
     for name in (PER_WINDOW, PER_CHUNK):
         (test,) = (test for test in tests if test.name == name)
         if test.note:
@@ -177,12 +177,12 @@ def cost_beside_updates(
         note = "c0 is held to the updates timed alone"
         found = replace(test, coefficient_s=cost_s, error_with=error_with, is_asked_for=True, note=note)
         # A window's is preferred: the other must halve its error.
-        if not told or error_with < _ERROR_SHARE * told[0][1].cross_validated_error:
-            told = [(found, solution)]
-    if not told:
+        if told is None or error_with < _ERROR_SHARE * told[1].cross_validated_error:
+            told = found, solution
+    if told is None:
         return None
-    test, solution = told[0]
+    test, solution = told
     share = float(np.max(term_column(rows, test.name) * solution.coefficients[-1] / step_s))
     if share < _NEGLIGIBLE or solution.interval(-1, _ONE_SIDED)[0] <= 0:
         return None
-    return told[0]
+    return test
