@@ -21,13 +21,14 @@ import mlx.core as mx
 from mlx_amort.config import ModelConfig
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.accumulation import adding_to
+from mlx_amort.ops.attention import scores_dominate
 from mlx_amort.ops.convolution import TAIL
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
 from mlx_amort.ops.pieces import count_pieces
 from mlx_amort.ops.precision import linear, policy_of
-from mlx_amort.ops.recompute import recomputed
+from mlx_amort.ops.recompute import held_far_back, recomputed
 
 Result = TypeVar("Result")
 
@@ -177,6 +178,8 @@ class ByteLM:
         attend = self._recomputed(partial(attention_mixer, heads=self.config.heads), rows, positions)
         recur = self._recomputed(partial(recurrent_mixer, heads=self.config.heads), streams, positions)
         feed = self._recomputed(feed_forward, rows, positions)
+        # Where it matters, attention is kept from overlapping in memory with what is before and after it.
+        apart = _apart if scores_dominate(x.shape[1], self.config.head_width) else _as_it_is
         after: StreamState = []
         for index in indices:
             mixing, feeding = _halves(block_weights(weights, index))
@@ -186,7 +189,7 @@ class ByteLM:
                 x, block_state = recur(mixing, x, valid, state[len(after)])
                 after.append(block_state)
             else:
-                x = attend(mixing, x)
+                x = apart(attend(mixing, apart(x)))
             feeding, x = adding_to(feeding_sums, feeding, x)
             x = feed(feeding, x)
         return x, after
@@ -197,3 +200,12 @@ class ByteLM:
         if not self.activation_checkpointing:
             return half_block
         return recomputed(half_block, count_pieces(rows, positions))
+
+
+def _apart(x: mx.array) -> mx.array:
+    """`x`, before which nothing is allocated for what is computed from it."""
+    return held_far_back([x], [x])[0]
+
+
+def _as_it_is(x: mx.array) -> mx.array:
+    return x

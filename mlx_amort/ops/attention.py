@@ -43,6 +43,14 @@ def causal_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5, mask="causal")
 
 
+def scores_dominate(length: int, head_width: int) -> bool:
+    """Whether the scores of the only tile are far larger than its queries.
+
+    Then what is allocated ahead of it, or for it ahead of others, is what a forward pass peaks at.
+    """
+    return 4 * head_width <= length <= CPU_QUERY_BLOCK
+
+
 def _tiles(length: int, block: int) -> list[list[Tile]]:
     """The tiles of every block of queries: the keys before it (none for the first), then its own."""
     blocks = [(start, min(start + block, length)) for start in range(0, length, block)]

@@ -6,11 +6,14 @@ from typing import cast
 
 import mlx.core as mx
 
-from mlx_amort.ops.paths import fence
-from mlx_amort.ops.recompute import held_back
+from mlx_amort.ops.paths import active_path, fence
+from mlx_amort.ops.recompute import held_back, held_far_back
 
 TAPS = 4
 TAIL = TAPS - 1
+# The gradient is computed in up to so many tiles, one after another, of so many positions at least.
+_MOST_TILES = 4
+_LEAST_POSITIONS = 256
 
 
 def causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
@@ -37,16 +40,44 @@ def _causal_convolution_vjp(
     primals: tuple[mx.array, mx.array], cotangent: mx.array, output: mx.array
 ) -> tuple[mx.array, mx.array]:
     joined, weight = held_back(primals, cotangent)
-    slots = cotangent.shape[1]
-    length = joined.shape[1]
+    rows, slots, _ = cotangent.shape
     taps = weight.astype(mx.float32).T
-    grad = fence(cotangent.astype(mx.float32))
-    wide = joined.astype(mx.float32)
+    parts: list[mx.array] = []
+    grad_taps: list[mx.array] = []
+    for start, end in _tiles(rows, slots, joined.dtype):
+        grad, inputs = cotangent[:, max(0, start - TAIL) : end], joined[:, start : end + TAIL]
+        if parts:
+            grad, inputs = held_far_back([grad, inputs], [parts[-1], *grad_taps])
+        # The tile's inputs met the slots from 3 before it; outside the stream's slots there is no cotangent.
+        outside = (TAIL if start == 0 else 0, TAIL if end == slots else 0)
+        part, own = _tile_gradients(grad, inputs, taps, outside)
+        parts.append(part.astype(joined.dtype))
+        grad_taps = [a + b for a, b in zip(grad_taps, own, strict=True)] if grad_taps else own
+    grad_joined = parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1)
+    return grad_joined, mx.stack(grad_taps, axis=-1).astype(weight.dtype)
+
+
+def _tile_gradients(
+    grad: mx.array, inputs: mx.array, taps: mx.array, outside: tuple[int, int]
+) -> tuple[mx.array, list[mx.array]]:
+    """Gradients of a tile's inputs, all but the last 3 unless it is the last tile, and of the four taps."""
+    grad = fence(grad.astype(mx.float32))
+    wide = inputs.astype(mx.float32)
     # Input s met tap i at slot s - i: shift the padded cotangent the other way.
-    padded = mx.pad(grad, [(0, 0), (TAIL, TAIL), (0, 0)])
-    grad_joined = taps[0] * padded[:, TAIL : TAIL + length]
+    padded = mx.pad(grad, [(0, 0), outside, (0, 0)])
+    length = padded.shape[1] - TAIL
+    grad_inputs = taps[0] * padded[:, TAIL:]
     for i in range(1, TAPS):
-        grad_joined = grad_joined + fence(taps[i] * padded[:, TAIL - i : TAIL - i + length])
-    grad_taps = [fence(grad * wide[:, i : i + slots]).sum(axis=1).sum(axis=0) for i in range(TAPS)]
-    grad_weight = mx.stack(grad_taps, axis=-1)
-    return grad_joined.astype(joined.dtype), grad_weight.astype(weight.dtype)
+        grad_inputs = grad_inputs + fence(taps[i] * padded[:, TAIL - i : TAIL - i + length])
+    slots = wide.shape[1] - TAIL
+    own = grad[:, grad.shape[1] - slots :]
+    return grad_inputs, [fence(own * wide[:, i : i + slots]).sum(axis=1).sum(axis=0) for i in range(TAPS)]
+
+
+def _tiles(rows: int, slots: int, dtype: mx.Dtype) -> list[tuple[int, int]]:
+    """Slots [start, end) of each tile; more than one only where float32 copies of bfloat16 are what memory peaks at."""
+    count = 1
+    if active_path() == "cpu" and dtype != mx.float32:
+        count = max(1, min(_MOST_TILES, rows * slots // _LEAST_POSITIONS))
+    length = max(TAIL, -(-slots // count))
+    return [(start, min(start + length, slots)) for start in range(0, slots, length)]

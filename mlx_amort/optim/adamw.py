@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mlx_amort.config import OptimizerConfig
 from mlx_amort.ops.paths import lanes
+from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.partition import has_weight_decay
 from mlx_amort.optim.rounding import split_key, store
 
@@ -80,7 +81,10 @@ def adamw_update(
             keys = split_key(tensor_key, 3)
             for result, value, old, own_key in zip(results, (weight, m, v), kept, keys, strict=True):
                 result[name] = store(value, old.dtype, own_key)
-            before[lane] = mx.depends(learning_rate, [result[name] for result in results])
+            done = [result[name] for result in results]
+            before[lane] = (
+                mx.depends(learning_rate, done) if key is None else held_far_back([learning_rate], done)[0]
+            )
     return results
 
 

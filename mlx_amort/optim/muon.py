@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mlx_amort.config import OptimizerConfig
 from mlx_amort.ops.orthogonalize import orthogonalize
+from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.rounding import split_key, store
 from mlx_amort.optim.stacks import stack_size
 
@@ -73,7 +74,9 @@ def muon_update(
         for name, step in zip(names, steps, strict=True):
             weight = decayed * weights[name].astype(mx.float32) - step_size * scale * step
             new_weights[name] = store(weight, weights[name].dtype, weight_keys[name])
-        before = mx.depends(steps, [new_weights[name] for name in names])
+        results = [new[name] for name in names for new in (new_weights, new_momentum)]
+        # Rounding by chance takes arrays that wait for nothing; held far back they are one stack's alone.
+        before = mx.depends(steps, results) if key is None else held_far_back([step_size], results)[0]
     return ({name: new_weights[name] for name in weights}, {name: new_momentum[name] for name in weights})
 
 

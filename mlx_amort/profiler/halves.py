@@ -35,6 +35,7 @@ class Half:
     workspace: what its own gradient holds at most, beside what is kept; again: what recomputing adds to that.
     matrices: gradients of its matrices before they are added up, and the matrices in the compute dtype.
     pieces: into how many it is cut when it is recomputed, one after the other.
+    beside, totals: what of the input's size is there beside the one piece at work, and sums of the matrices' gradients.
     """
 
     block: BlockKind
@@ -44,15 +45,72 @@ class Half:
     again: int
     matrices: int
     pieces: int
+    beside: int
+    totals: int
 
     def at_work(self, recomputes: bool, is_last: bool) -> int:
         """Bytes while its gradient is computed, its input among them."""
         if not recomputes:
             return self.kept + self.workspace + self.matrices
         piece = (self.kept - self.entry + self.workspace + self.again) // self.pieces
-        # Of more than one piece the others' cotangents wait or are done, and the matrices' gradients are added up.
-        others = 0 if is_last else 2 * self.entry * (self.pieces - 1) // self.pieces
-        return self.entry + piece + others + self.matrices * min(2, self.pieces)
+        return self.entry + piece + self.matrices + (0 if is_last else self.beside + self.totals)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Arrays of x's size, in float32, that live together at a half's worst moment; counted in measured steps.
+
+    one_tile, one_tile_recomputed: attention over a single tile; two_blocks: over two, of which the first is the last
+    as well; first_tile, last_tile: over more, while the first tiles are at work and once the last is.
+    sub_chunks, and for a window of one chunk: the recurrence, beside scores [C, C] and states [d, d], of which states
+    are so many of theirs. recomputed, and for one chunk: what recomputing it adds; others: what its other pieces do.
+    """
+
+    one_tile: float
+    one_tile_recomputed: float
+    two_blocks: float
+    first_tile: float
+    last_tile: float
+    sub_chunks: float
+    sub_chunks_of_one: float
+    states: float
+    recomputed: float
+    recomputed_of_one: float
+    others: float
+
+
+_COUNTS: Final = {
+    4: Counts(
+        one_tile=23.5,
+        one_tile_recomputed=17.5,
+        two_blocks=17.5,
+        first_tile=12.0,
+        last_tile=19.5,
+        sub_chunks=27.2,
+        sub_chunks_of_one=25.9,
+        states=5.4,
+        recomputed=1.1,
+        recomputed_of_one=2.8,
+        others=2.7,
+    ),
+    2: Counts(
+        one_tile=27.5,
+        one_tile_recomputed=16.0,
+        two_blocks=21.0,
+        first_tile=12.0,
+        last_tile=21.0,
+        sub_chunks=23.0,
+        sub_chunks_of_one=24.7,
+        states=6.1,
+        recomputed=0.4,
+        recomputed_of_one=1.2,
+        others=2.3,
+    ),
+}
+"""By the bytes of the compute dtype."""
+# Tiles and scores that live together: s, p and their gradient; with the decays' in the recurrence.
+_TILES: Final = 3
+_SCORES: Final = 7
 
 
 @dataclass(frozen=True)
@@ -94,34 +152,54 @@ def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
     kept = 7 * one + positions * (1 + model.heads) * WIDE
-    # q, k, v and their shifted copies, the cotangents, dq dk dv: 12 arrays while the first tiles are at work, 21
-    # once the last is. Two blocks of queries are allocated at a time, so of two the first is the last as well.
-    block = QUERY_BLOCK[backend]
-    tile = rows * model.heads * block * WIDE
-    first = 3 * tile * (length + max(0, length - block))
-    last = 3 * tile * min(length, block)
-    workspace = 21 * wide + first if length <= 2 * block else max(12 * wide + first, 21 * wide + last)
-    matrices = _matrix_bytes(config, backend, 4 * width * width)
+    counts, block = _COUNTS[compute], QUERY_BLOCK[backend]
+    tile = _TILES * rows * model.heads * block * WIDE
+    # Two blocks of queries are allocated at a time.
+    first, last = tile * (length + max(0, length - block)), tile * min(length, block)
+    workspace: float
+    if length > 2 * block:
+        workspace = max(counts.first_tile * wide + first, counts.last_tile * wide + last)
+    else:
+        workspace = (counts.one_tile if length <= block else counts.two_blocks) * wide + first
     # A single tile has nothing to wait for: recomputing it overlaps with differentiating it.
-    again = 3 * tile * length if length <= block else 0
-    return Half("attention", one, kept, workspace, again, matrices, count_pieces(rows, positions))
+    overlapping = counts.one_tile_recomputed * wide + 2 * first
+    again = overlapping - workspace if length <= block else 0.0
+    pieces = count_pieces(rows, positions)
+    matrices = _matrix_bytes(config, backend, 4 * width * width, pieces)
+    return _half("attention", one, kept, workspace, again, matrices, pieces)
 
 
 def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Half:
-    """Kept: x, u, the convolution's input and output (3 H each), q, k, out, its norm, the gate, their product."""
+    """Kept: x, u, the convolution's input and output (3 H each; k and v are parts of it), q, out, its norm, the gate,
+    their product; on slots k once more, without what is not valid."""
     model, compute = config.model, widths_of(config.step.precision).compute
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
-    kept = 14 * one + rows * _TAIL * 3 * width * compute + positions * (1 + 4 * model.heads) * WIDE
-    # Beside arrays of x's size: scores of the sub-chunks [C, C] and their states [d, d].
-    sub_chunk = min(SUB_CHUNK, length)
+    kept = (
+        (14 if model.is_patched else 13) * one
+        + rows * _TAIL * 3 * width * compute
+        + positions * (1 + 4 * model.heads) * WIDE
+    )
+    # Most is there while the sub-chunks are differentiated.
+    counts, is_one = _COUNTS[compute], config.step.effective_window == 1
+    sub_chunk = min(SUB_CHUNK, length * config.step.effective_window)
     scores = positions * model.heads * sub_chunk * WIDE
-    states = positions * width * model.head_width // sub_chunk * WIDE
-    arrays = 24.5 if compute == WIDE else 28.0
-    workspace = round(arrays * wide) + 7 * scores + 5 * states
-    matrices = _matrix_bytes(config, backend, (5 * width + model.heads) * width)
+    states = positions * width * model.head_width / sub_chunk * WIDE
+    arrays = counts.sub_chunks_of_one if is_one else counts.sub_chunks
     pieces = count_pieces(config.step.batch, positions)
-    return Half("recurrent", one, kept, workspace, round(7.5 * wide), matrices, pieces)
+    again = counts.recomputed_of_one if is_one else counts.recomputed
+    # Of the matrices' gradients proj's and gate's are there; of pieces that went before, all of them.
+    return Half(
+        block="recurrent",
+        entry=one,
+        kept=kept,
+        workspace=round(arrays * wide + _SCORES * scores + counts.states * states),
+        again=0,
+        matrices=round(2.6 * width * width * WIDE),
+        pieces=pieces,
+        beside=round((again + counts.others * (1 - 1 / pieces)) * wide),
+        totals=round(4.4 * width * width * WIDE) if pieces > 1 else 0,
+    )
 
 
 def _feed_forward(config: Config, backend: Backend, block: BlockKind, rows: int, length: int) -> Half:
@@ -135,39 +213,51 @@ def _feed_forward(config: Config, backend: Backend, block: BlockKind, rows: int,
     else:
         # Every operand and result of a product also in float32, for the CPU multiplies nothing else fast.
         workspace, again = 7 * positions * model.ffn * WIDE + 7.5 * wide, 2.5 * wide
-    matrices = _matrix_bytes(config, backend, 2 * model.hidden * model.ffn)
     pieces = count_pieces(rows, positions)
-    return Half(block, one, kept, round(workspace), round(again), matrices, pieces)
+    matrices = _matrix_bytes(config, backend, 2 * model.hidden * model.ffn, pieces)
+    return _half(block, one, kept, workspace, again, matrices, pieces)
 
 
-def head_at_work(config: Config, half: Half) -> int:
+def _half(
+    block: BlockKind, entry: int, kept: int, workspace: float, again: float, matrices: int, pieces: int
+) -> Half:
+    """A half whose other pieces add two of its input, cotangents that wait or are done, and its matrices' sums."""
+    beside, totals = 2 * entry * (pieces - 1) // pieces, matrices if pieces > 1 else 0
+    return Half(block, entry, kept, round(workspace), round(again), matrices, pieces, beside, totals)
+
+
+def head_at_work(config: Config, backend: Backend, half: Half) -> int:
     """The final norm, the logits and their cross-entropy, with the gradient of the last half, in bytes.
 
-    Two moments: when the last half has allocated its first arrays and all of the logits' are still there, and when
-    it has allocated its last. Of the logits' fewer are left then, the more operations lie between (casts, pieces).
+    Two moments, counted in measured steps: when the last half has allocated its first arrays and all of the logits'
+    are still there, and when it has allocated its last. Of the logits' fewer are left then, the more operations lie
+    between (casts, pieces).
     """
     model, step = config.model, config.step
     is_wide = widths_of(step.precision).compute == WIDE
     positions = step.batch * step.effective_window * model.seq
     logits, hidden = positions * model.vocabulary * WIDE, positions * model.hidden * WIDE
-    pieces = half.pieces if step.activation_checkpointing else 1
+    recomputes = step.activation_checkpointing
+    pieces = half.pieces if recomputes else 1
     if is_wide:
         early = 6.0 * logits + 4.5 * hidden + 2 * positions * model.ffn * WIDE / pieces
-        late = (7.0 - pieces) * logits + 4.5 * hidden
+        late = (5.0 - 0.5 * pieces) * logits + 4.5 * hidden if recomputes else 6.0 * logits + 2.5 * hidden
     else:
-        early = 9.0 * logits + 7.5 * hidden
-        late = (11.0 - 2.0 * pieces) / 3.0 * logits + 6.0 * hidden
-    if is_wide and step.activation_checkpointing:
-        # A recomputed half starts while the head's last array is still there.
-        early, late = early + logits, late + logits
+        table = _matrix_bytes(config, backend, model.vocabulary * model.hidden, pieces)
+        early = 9.3 * logits + 7.5 * hidden + table
+        late = max(2.0, (11.0 - 2.0 * pieces) / 3.0) * logits + 6.0 * hidden + table
     # Sums over the logits, folded; and the last half's output, in pieces and joined.
     early += 3 * _FOLD * positions * WIDE + (half.entry if pieces > 1 else 0)
-    own = half.entry if step.activation_checkpointing else half.kept
-    return round(max(own + early, late + half.at_work(step.activation_checkpointing, is_last=True)))
+    own = half.entry if recomputes else half.kept
+    return round(max(own + early, late + half.at_work(recomputes, is_last=True)))
 
 
-def _matrix_bytes(config: Config, backend: Backend, numbers: int) -> int:
+def _matrix_bytes(config: Config, backend: Backend, numbers: int, pieces: int) -> int:
     widths = widths_of(config.step.precision)
     if widths.compute == WIDE:
         return numbers * widths.gradients
-    return numbers * (2 * WIDE if backend == "cpu" else widths.compute + widths.gradients)
+    if backend != "cpu":
+        return numbers * (widths.compute + widths.gradients)
+    # In float32 both; and the gradient once more in bfloat16, where a cast is not part of the sum's own kernel.
+    is_cast_apart = widths.weights != WIDE or (config.step.activation_checkpointing and pieces == 1)
+    return numbers * (2 * WIDE + (widths.compute if is_cast_apart else 0))

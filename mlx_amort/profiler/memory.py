@@ -27,9 +27,9 @@ Phase = Literal["window", "update"]
 
 _TAIL = 3
 # Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
-_STACK_COPIES = 13
-_STACK_COPIES_PURE = 33
-_TENSOR_COPIES_PURE = 14
+_STACK_COPIES = 12.5
+_STACK_COPIES_PURE = 15.5
+_TENSOR_COPIES_PURE = 13
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _window(config: Config, backend: Backend) -> dict[str, int]:
     most, at, temporaries = 0, 0, 0
     for index, half in enumerate(halves):
         is_last = index == len(halves) - 1
-        needed = head_at_work(config, half) if is_last else half.at_work(recomputes, is_last=False)
+        needed = head_at_work(config, backend, half) if is_last else half.at_work(recomputes, is_last=False)
         if sum(stored[:index]) + needed > most:
             most, at, temporaries = sum(stored[:index]) + needed, index, needed - stored[index]
     activations = {"attention": 0, "recurrent": 0}
@@ -147,7 +147,7 @@ def _update_temporaries(model: ModelConfig, precision: str, optimizer: str, back
         for shape, matrices in counts.items()
     ]
     largest = max((math.prod(shape) * WIDE for shape in shapes.values()), default=0)
-    muon = (_STACK_COPIES_PURE if is_pure else _STACK_COPIES) * max(stacks, default=0)
+    muon = round((_STACK_COPIES_PURE if is_pure else _STACK_COPIES) * max(stacks, default=0))
     return max(muon, _TENSOR_COPIES_PURE * largest if is_pure else 0)
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from mlx_amort.config import CONVOLUTION_WIDTH
+from mlx_amort.ops import convolution
 from mlx_amort.ops.convolution import TAPS, causal_convolution
+from mlx_amort.ops.paths import forced_path
 from tests.reference.autodiff import Tensor, differentiate, stack
 from tests.tolerances import assert_close
 
@@ -30,8 +32,14 @@ def test_the_weights_are_as_wide_as_the_convolution() -> None:
     assert CONVOLUTION_WIDTH == TAPS
 
 
-@pytest.mark.parametrize(("B", "N"), [(1, 1), (1, 2), (2, 3), (3, 9)], ids=str)
-def test_convolution_matches_oracle(B: int, N: int) -> None:
+@pytest.mark.parametrize(
+    ("B", "N", "tile"),
+    [(1, 1, 1), (1, 2, 2), (2, 3, 3), (3, 9, 9), (3, 9, 3), (2, 10, 4), (1, 9, 4)],
+    ids=str,
+)
+def test_convolution_matches_oracle(B: int, N: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = [(start, min(start + tile, N)) for start in range(0, N, tile)]
+    monkeypatch.setattr(convolution, "_tiles", lambda *_: tiles)
     generator = np.random.default_rng([B, N])
     joined, weight = generator.normal(size=(B, N + 3, 5)), generator.normal(size=(5, 4))
     inputs = [joined.astype(np.float32), weight.astype(np.float32)]
@@ -58,3 +66,31 @@ def test_sums_are_float32_under_bfloat16() -> None:
     assert out.dtype == mx.bfloat16
     rounded_once = mx.array(_convolve(*exact).value.astype(np.float32)).astype(mx.bfloat16)
     assert_close(out.astype(mx.float32), np.array(rounded_once.astype(mx.float32)), "reordered")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 700])
+@pytest.mark.parametrize("slots", [1, 3, 4, 300, 1021])
+def test_tiles_cover_every_slot_once(rows: int, slots: int) -> None:
+    with forced_path("cpu"):
+        tiles = convolution._tiles(rows, slots, mx.bfloat16)
+        assert convolution._tiles(rows, slots, mx.float32) == [(0, slots)]
+    assert [slot for start, end in tiles for slot in range(start, end)] == list(range(slots))
+    assert len(tiles) <= 4
+    # A tile's inputs reach 3 slots back, so no tile but the last is shorter.
+    assert all(end - start >= 3 for start, end in tiles[:-1])
+
+
+def test_gradient_under_bfloat16_is_that_of_float32_whatever_the_tiles() -> None:
+    generator = np.random.default_rng(1)
+    joined, weight, cotangent = (
+        mx.array(generator.normal(size=size)).astype(mx.bfloat16)
+        for size in ((2, 603, 4), (4, 4), (2, 600, 4))
+    )
+    with forced_path("cpu"):
+        assert len(convolution._tiles(2, 600, mx.bfloat16)) == 4
+        _, (grad_joined, grad_weight) = mx.vjp(causal_convolution, [joined, weight], [cotangent])
+    wide = [x.astype(mx.float32) for x in (joined, weight)]
+    _, exact = mx.vjp(causal_convolution, wide, [cotangent.astype(mx.float32)])
+    assert mx.array_equal(grad_joined, exact[0].astype(mx.bfloat16)).item()
+    error = mx.abs(grad_weight.astype(mx.float32) - exact[1]).max().item()
+    assert error <= 2**-7 * mx.abs(exact[1]).max().item()

@@ -128,14 +128,19 @@ def test_a_model_of_1_5_billion_takes_no_time() -> None:
         ("model.trunk=dense", "step.activation_checkpointing=true", "step.batch=8"),
         ("model.trunk=recurrent", "step.precision=bf16", "step.chunks=3", "step.window=2"),
         ("model.trunk=patched", "step.precision=bf16-pure", "optimizer.name=adamw", "step.accum=2"),
+        # A long stream in one chunk, where the convolution's gradient is cut into tiles.
+        ("model.trunk=recurrent", "step.precision=bf16", "model.seq=1024", "step.window=1", "model.ffn=128"),
+        # Scores eight times as large as their queries, in a single tile.
+        ("model.trunk=dense", "step.precision=bf16", "model.seq=128", "model.heads=8", "step.batch=24"),
     ],
 )
 def test_real_steps_peak_where_the_estimate_says(overrides: tuple[str, ...]) -> None:
-    config = small("model.hidden=128", "model.ffn=512", "model.layers=4", *overrides)
+    sizes = ["model.hidden=128", "model.ffn=512", "model.layers=4"]
+    config = small(*sizes, *overrides)
     outcome = run_worker({"job": "peak", "config": to_dict(config)}, memory_bytes=4 << 30)
     assert outcome.answer is not None, outcome.errors
     # Small models vary by what is allocated ahead; docs/memory.md has the accuracy on larger ones.
-    assert 0.9 <= estimate(config).peak_bytes / outcome.answer["peak_bytes"] <= 1.15
+    assert 0.95 <= estimate(config).peak_bytes / outcome.answer["peak_bytes"] <= 1.1
 
 
 def test_temporaries_of_each_kind_are_within_the_peak_and_adamw_orthogonalises_nothing() -> None:
