@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from mlx_amort import plots
+from mlx_amort.plots.cost import _draw_others
+from mlx_amort.plots.rows import key_of
 from mlx_amort.profiler.fit import fit_rows
 from mlx_amort.profiler.floors import compare_with_floors, floors_of
 from mlx_amort.profiler.points import point_of
@@ -135,8 +137,8 @@ def test_loss_and_rate_is_drawn_for_any_length(steps: int, tmp_path: Path) -> No
 def test_a_row_of_another_window_or_precision_is_another_row(tmp_path: Path) -> None:
     row = {"batch": 8, "chunks": 4, "window": 2, "seq": 64, "optimizer": "muon", "precision": "bf16"}
     others = [{**row, "window": 4}, {**row, "precision": "fp32"}, {**row, "accum": 2}]
-    assert len({plots._key(each) for each in (row, *others)}) == 4
-    assert plots._key({**row, "window": "2", "batch": "8", "precision": " bf16"}) == plots._key(row)
+    assert len({key_of(each) for each in (row, *others)}) == 4
+    assert key_of({**row, "window": "2", "batch": "8", "precision": " bf16"}) == key_of(row)
 
 
 @pytest.mark.parametrize("window", [2, 4])
@@ -152,7 +154,7 @@ def test_fitted_points_are_not_drawn_as_not_fitted(window: int, tmp_path: Path) 
             drawn.append(len(x) if "not fitted" in style["label"] else 0)
 
     panel: Any = Panel()
-    plots._draw_others(panel, panel, record)
+    _draw_others(panel, panel, record)
     assert max(drawn) == len(others) == 2
 
 
@@ -169,7 +171,7 @@ def test_the_ceilings_label_lies_on_no_curve_and_no_point(
         rows.append({**row, "bytes_per_step": size})
     record = {"rows": rows, "fit": fit_rows(rows_from_records(rows, "made")).to_record()}
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("mlx_amort.plots.cost.save_figure", lambda figure, path: drawn.append(figure))
     plots.cost_curve(record, tmp_path / "curve.png")
     (figure,) = drawn
     figure.canvas.draw()
