@@ -1,0 +1,179 @@
+"""The validation curve of a run, read from its folder or a CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_amort.config import Config
+from mlx_amort.config_io import with_absolute_sources
+from mlx_amort.data.corpus import unit_name
+from mlx_amort.errors import UserError
+from mlx_amort.train.metrics import Row, read_rows
+from mlx_amort.train.run_folder import RunFolder
+
+Text = tuple[int, bool]
+"""What a validation read: how many held-out bytes, and whether that was all of them."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The validations of one run over one text, in order of bytes; a CSV tells only `bytes` and `val_bits`.
+
+    Units: bytes seen (ids of a uint16 corpus); val_bits are bits a byte; seconds of all steps until then.
+    text: what each of them predicted. fingerprints: of the corpora. others: validations of other texts.
+    """
+
+    name: str
+    bytes: tuple[float, ...]
+    val_bits: tuple[float, ...]
+    seconds: tuple[float, ...] | None = None
+    text: Text | None = None
+    config: Config | None = None
+    fingerprints: tuple[str, ...] | None = None
+    others: tuple[Curve, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What is counted: byte or id."""
+        return "byte" if self.config is None else unit_name(self.config.data.dtype)
+
+    @property
+    def texts(self) -> dict[Text | None, Curve]:
+        """Every curve of this run by what it was validated on."""
+        return {curve.text: curve for curve in (self, *self.others)}
+
+    @property
+    def end(self) -> Curve:
+        """The curve that goes furthest, and of those the one over the most text."""
+        return max(self.texts.values(), key=lambda curve: (curve.bytes[-1], curve.text or (0, False)))
+
+    def over(self, text: Text | None) -> Curve:
+        """This run with that text's validations before the others."""
+        chosen = self.texts[text]
+        others = tuple(curve for curve in self.texts.values() if curve is not chosen)
+        return dataclasses.replace(chosen, others=tuple(dataclasses.replace(c, others=()) for c in others))
+
+    def axis(self, by: str) -> tuple[float, ...]:
+        """The places of the validations: by "bytes", or by "seconds", which a CSV does not have."""
+        places: tuple[float, ...] | None = getattr(self, by)
+        return places or ()
+
+    def at(self, by: str, place: float) -> float | None:
+        """Bits a byte at a place between the first and the last validation; None outside."""
+        axis = self.axis(by)
+        if not axis or not axis[0] <= place <= axis[-1]:
+            return None
+        return float(np.interp(place, axis, self.val_bits))
+
+    def reaches(self, by: str, val_bits: float) -> float | None:
+        """Where the curve first comes down to a quality; None when it never does, or begins below it."""
+        axis = self.axis(by)
+        if not axis or self.val_bits[0] < val_bits:
+            return None
+        for i, bits in enumerate(self.val_bits):
+            if bits <= val_bits:
+                if i == 0:
+                    return axis[0]
+                above = self.val_bits[i - 1]
+                return axis[i - 1] + (axis[i] - axis[i - 1]) * (above - val_bits) / (above - bits)
+        return None
+
+
+def over_one_text(curves: Sequence[Curve]) -> list[Curve]:
+    """The runs by their validations of the text that all of them have most of, else each by what it has most of."""
+    common = set.intersection(*(set(curve.texts) for curve in curves))
+
+    def count(text: Text | None, of: Sequence[Curve]) -> tuple[int, Text]:
+        return sum(len(curve.texts[text].bytes) for curve in of), text or (0, False)
+
+    if common:
+        text = max(common, key=lambda text: count(text, curves))
+        return [curve.over(text) for curve in curves]
+    return [curve.over(max(curve.texts, key=lambda text: count(text, [curve]))) for curve in curves]
+
+
+def read_curve(path: Path) -> Curve:
+    """The curve of a run's folder, or of a CSV with the columns bytes and val_bits.
+
+    Raises: UserError when it is neither, or holds no validation.
+    """
+    if path.is_file():
+        return _from_csv(path)
+    return _from_run(path)
+
+
+def _from_run(path: Path) -> Curve:
+    folder = RunFolder(path)
+    config = with_absolute_sources(folder.read_config())
+    fingerprints = tuple(corpus["fingerprint"] for corpus in folder.read_record().get("corpora", ()))
+    elapsed_s = 0.0
+    texts: dict[Text, dict[float, tuple[float, Row]]] = {}
+    for row in read_rows(folder.metrics):
+        elapsed_s += row.get("step_s", 0.0)
+        if row.get("val_bits") is not None:
+            texts.setdefault((row["val_bytes"], row["whole"]), {})[row["bytes"]] = (elapsed_s, row)
+    if not texts:
+        raise UserError(
+            f"run {path}",
+            "has no validation in its log yet",
+            "let it reach its end, or train it with --eval-every",
+        )
+    first, *others = (
+        Curve(
+            str(path),
+            tuple(sorted(found)),
+            tuple(found[place][1]["val_bits"] for place in sorted(found)),
+            tuple(found[place][0] for place in sorted(found)),
+            text,
+            config,
+            fingerprints,
+        )
+        for text, found in texts.items()
+    )
+    return over_one_text([dataclasses.replace(first, others=tuple(others))])[0]
+
+
+def _from_csv(path: Path) -> Curve:
+    found: dict[float, float] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = {"bytes", "val_bits"} - set(reader.fieldnames or ())
+            if missing:
+                raise UserError(
+                    str(path),
+                    f"is no run's folder and, as a CSV, has no column {' and '.join(sorted(missing))}",
+                    "name a run's folder, or a CSV with the columns bytes and val_bits",
+                )
+            for row in reader:
+                found[_number(path, reader.line_num, row, "bytes")] = _number(
+                    path, reader.line_num, row, "val_bits"
+                )
+    except OSError as error:
+        raise UserError(
+            str(path), f"cannot be read ({error.strerror})", "name the folders of two or more runs"
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(str(path), "is neither a run's folder nor a CSV", "name one of these") from error
+    if not found:
+        raise UserError(str(path), "has no rows", "write one a validation: bytes,val_bits")
+    places = sorted(found)
+    return Curve(str(path), tuple(places), tuple(found[place] for place in places))
+
+
+def _number(path: Path, line: int, row: dict[str, Any], column: str) -> float:
+    try:
+        number = float(row[column])
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise UserError(f"{path}:{line}", f"{column} is {row[column]!r}, not a number", "mend that line")
+    return number

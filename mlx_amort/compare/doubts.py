@@ -1,0 +1,107 @@
+"""In what runs differ beside what is compared, and how far their figures can be told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_amort.compare.curves import Curve
+from mlx_amort.compare.places import Place
+from mlx_amort.config import Config, RunConfig
+from mlx_amort.config_io import SECTIONS, differing_keys
+from mlx_amort.wording import percent
+
+SMALL_DIFFERENCE = 0.05
+"""What one seed cannot show: two seeds of the same run may lie as far apart."""
+BOOKKEEPING = (
+    "eval_every",
+    "save_every",
+    "keep_checkpoints",
+    "sample_bytes",
+    "sample_prompt",
+    "sample_temperature",
+    "memory_limit_bytes",
+)
+"""Keys of `run` that decide no figure."""
+
+
+def differing(first: Curve, other: Curve) -> list[str]:
+    """The keys in which two configurations differ, with both values."""
+    if first.config is None or other.config is None:
+        return []
+    found = differing_keys(first.config, other.config, SECTIONS)
+    if first.config.preset != other.config.preset:
+        found.insert(0, f"preset: {first.config.preset} and {other.config.preset}")
+    return found
+
+
+def other_corpora(first: Curve, other: Curve) -> list[str]:
+    """What makes the figures of two runs those of different corpora."""
+    if first.config is None or other.config is None:
+        return []
+    warnings, names = [], f"{first.name} and {other.name}"
+    if first.fingerprints != other.fingerprints:
+        warnings.append(f"{names} were validated on other corpora: their figures do not compare")
+    fractions = [curve.config.data.validation_fraction for curve in (first, other) if curve.config]
+    if fractions[0] != fractions[1]:
+        warnings.append(
+            f"{names} hold out {fractions[0]:g} and {fractions[1]:g} of their corpora: "
+            "their figures are of different texts"
+        )
+    return warnings
+
+
+def other_amounts(curves: Sequence[Curve]) -> list[str]:
+    """What makes the figures those of more and less text."""
+    warnings = []
+    unknown = [curve.name for curve in curves if curve.text is None]
+    if unknown:
+        warnings.append(f"{', '.join(unknown)}: a CSV does not tell what it was validated on")
+    known = [curve for curve in curves if curve.text is not None]
+    for other in known[1:]:
+        first = known[0]
+        assert first.text is not None and other.text is not None
+        if not other_corpora(first, other) and first.text != other.text:
+            warnings.append(
+                f"{first.name} and {other.name} were validated over {first.text[0]:,} and {other.text[0]:,} "
+                f"{first.unit}s: their figures are of more and less text"
+            )
+    return warnings
+
+
+def rests_on_seeds(curves: Sequence[Curve], places: Sequence[Place]) -> list[str]:
+    """What a small difference at the last place compared rests on."""
+    warnings = []
+    for index, other in enumerate(curves[1:], start=1):
+        told = [(place.at, found) for place in places if (found := place.relative[index]) is not None]
+        if not told:
+            continue
+        _, difference = max(told)
+        names = f"{other.name} against {curves[0].name}"
+        if other.config is not None and _but_the_seed(other) == _but_the_seed(curves[0]):
+            seeds = {curve.config.run.seed for curve in (curves[0], other) if curve.config}
+            cause = "a seed makes" if len(seeds) > 1 else "the same run makes, repeated"
+            warnings.append(f"{names}: the same configuration; {percent(difference)} is what {cause}")
+        elif abs(difference) < SMALL_DIFFERENCE and 1 in (
+            _seed_count(curves, run) for run in (curves[0], other)
+        ):
+            warnings.append(
+                f"{names}: a difference of {percent(difference)} rests on one seed; below "
+                f"{SMALL_DIFFERENCE:.0%} it needs more than one"
+            )
+    return warnings
+
+
+def _but_the_seed(curve: Curve) -> Config | None:
+    """A run's configuration without its seed, and without what decides no figure."""
+    if curve.config is None:
+        return None
+    defaults: dict[str, Any] = {key: getattr(RunConfig(), key) for key in BOOKKEEPING}
+    return dataclasses.replace(curve.config, run=dataclasses.replace(curve.config.run, seed=0, **defaults))
+
+
+def _seed_count(curves: Sequence[Curve], run: Curve) -> int:
+    """How many seeds of this run's configuration are compared; a CSV counts as one."""
+    alike = [curve.config for curve in curves if _but_the_seed(curve) == _but_the_seed(run)]
+    return max(1, len({config.run.seed for config in alike if config is not None}))
