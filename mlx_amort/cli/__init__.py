@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import click
@@ -101,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         # Until here Ctrl-C ended the program on the spot (`__main__`); verbs end in good order.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)
         make_standard_streams_safe()
         load_blas()
         result = program.main(args=arguments, prog_name="mlx-amort", standalone_mode=False)
@@ -124,6 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _silence_if_full(error)
         _refuse(str(told))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End the verb in good order, or on the spot while it still imports: an extension (mlx) cut off there aborts."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _silence_if_full(error: OSError) -> None:

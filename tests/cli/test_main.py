@@ -97,6 +97,23 @@ def test_ctrl_c_while_the_command_loads_is_quiet(tmp_path: Path, delay_s: float)
     assert process.returncode == 130 and printed.strip() == ""
 
 
+def test_ctrl_c_in_an_extension_that_loads_is_quiet(tmp_path: Path) -> None:
+    # An import that is interrupted where nanobind would abort: inside another module's execution, in a verb.
+    (tmp_path / "slow.py").write_text(
+        "import os, signal; os.kill(os.getpid(), signal.SIGINT); raise SystemError"
+    )
+    told = "import signal, mlx_amort.cli as cli; signal.signal(signal.SIGINT, cli._interrupt); import slow"
+    ended = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+    )
+    assert ended.returncode == 130 and ended.stderr == ""
+    told = "import signal, mlx_amort.cli as cli; cli._interrupt(signal.SIGINT, None)"
+    ended = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+    )
+    assert "KeyboardInterrupt" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
