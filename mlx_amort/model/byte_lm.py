@@ -178,8 +178,9 @@ class ByteLM:
         attend = self._recomputed(partial(attention_mixer, heads=self.config.heads), rows, positions)
         recur = self._recomputed(partial(recurrent_mixer, heads=self.config.heads), streams, positions)
         feed = self._recomputed(feed_forward, rows, positions)
-        # Where it matters, attention is kept from overlapping in memory with what is before and after it.
-        apart = _apart if scores_dominate(x.shape[1], self.config.head_width) else _as_it_is
+        # In training, where it matters, attention does not overlap in memory with what is before and after it.
+        is_apart = sums is not None and scores_dominate(x.shape[1], self.config.head_width)
+        apart = _apart if is_apart else _as_it_is
         after: StreamState = []
         for index in indices:
             mixing, feeding = _halves(block_weights(weights, index))

@@ -44,11 +44,11 @@ def causal_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
 
 
 def scores_dominate(length: int, head_width: int) -> bool:
-    """Whether the scores of the only tile are far larger than its queries.
+    """Whether on the CPU the scores of the only tile are far larger than its queries.
 
     Then what is allocated ahead of it, or for it ahead of others, is what a forward pass peaks at.
     """
-    return 4 * head_width <= length <= CPU_QUERY_BLOCK
+    return active_path() == "cpu" and 4 * head_width <= length <= CPU_QUERY_BLOCK
 
 
 def _tiles(length: int, block: int) -> list[list[Tile]]:

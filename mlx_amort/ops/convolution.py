@@ -13,7 +13,7 @@ TAPS = 4
 TAIL = TAPS - 1
 # The gradient is computed in up to so many tiles, one after another, of so many positions at least.
 _MOST_TILES = 4
-_LEAST_POSITIONS = 256
+_LEAST_TILE = 256
 
 
 def causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
@@ -75,9 +75,9 @@ def _tile_gradients(
 
 
 def _tiles(rows: int, slots: int, dtype: mx.Dtype) -> list[tuple[int, int]]:
-    """Slots [start, end) of each tile; more than one only where float32 copies of bfloat16 are what memory peaks at."""
+    """Slots [start, end) of tiles; more than one only where memory peaks at float32 copies of bfloat16, on the CPU."""
     count = 1
     if active_path() == "cpu" and dtype != mx.float32:
-        count = max(1, min(_MOST_TILES, rows * slots // _LEAST_POSITIONS))
+        count = max(1, min(_MOST_TILES, rows * slots // _LEAST_TILE))
     length = max(TAIL, -(-slots // count))
     return [(start, min(start + length, slots)) for start in range(0, slots, length)]

@@ -24,7 +24,7 @@ _EXP = (
     2.58811911e-11,
 )
 _SMALLEST_EXPONENT = -40.0
-_FOLD = 32
+FOLD = 32
 
 
 @mx.custom_function
@@ -55,9 +55,9 @@ def exp_nonpositive(x: mx.array) -> mx.array:
 
 def _folded(x: mx.array) -> mx.array | None:
     width = x.shape[-1]
-    if active_path() != "cpu" or width % _FOLD or width < 4 * _FOLD:
+    if active_path() != "cpu" or width % FOLD or width < 4 * FOLD:
         return None
-    return fence(x).reshape(*x.shape[:-1], width // _FOLD, _FOLD)
+    return fence(x).reshape(*x.shape[:-1], width // FOLD, FOLD)
 
 
 def row_sum(x: mx.array) -> mx.array:

@@ -27,7 +27,8 @@ def held_back(arrays: Sequence[mx.array], until: mx.array | Sequence[mx.array]) 
 
 def held_far_back(arrays: Sequence[mx.array], until: Sequence[mx.array]) -> list[mx.array]:
     """`arrays`, for which nothing is allocated before `until` is computed and its temporaries are gone."""
-    (token,) = held_back(until[:1], until)
+    # No gradient is sought through the wait: it would be an array of zeros for every empty operation.
+    (token,) = held_back([mx.stop_gradient(until[0])], [mx.stop_gradient(array) for array in until])
     for _ in range(_EMPTY_OPERATIONS if active_path() == "cpu" else 0):
         (token,) = held_back([token], token)
     return held_back(arrays, token)

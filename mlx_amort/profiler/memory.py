@@ -3,7 +3,8 @@
     peak = max(window, update)
     window = weights + optimizer + gradients + states + data + max over the halves of blocks, from the last back, of
              (what earlier halves keep + what this one keeps + its workspace [+ the head, for the last])
-    update = weights + optimizer + gradients + the stacks being orthogonalised
+    update = weights + optimizer + gradients + the larger of Newton-Schulz' stacks and, if rounded by chance, AdamW's
+             tensors
 
 K and A do not appear: a window's activations are gone before the next begins. Every line is explained, and compared
 with measured steps, in docs/memory.md.
@@ -18,18 +19,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from mlx_amort.config import Config, ModelConfig
+from mlx_amort.config import Config, ModelConfig, OptimizerConfig
+from mlx_amort.ops.newton_schulz import takes_gram_form
 from mlx_amort.optim.partition import owners
-from mlx_amort.optim.stacks import stack_size
-from mlx_amort.profiler.halves import WIDE, Backend, halves_of, head_at_work, widths_of
+from mlx_amort.optim.stacks import is_large, stack_size
+from mlx_amort.profiler.halves import TAIL, WIDE, Backend, halves_of, head_at_work, widths_of
 
 Phase = Literal["window", "update"]
 
-_TAIL = 3
-# Arrays as large as a stack that live together while stacks are orthogonalised, some of them allocated ahead.
-_STACK_COPIES = 12.5
-_STACK_COPIES_PURE = 15.5
-_TENSOR_COPIES_PURE = 13
+# Arrays of its size that live together while a stack is orthogonalised, counted in measured updates: of one square
+# matrix, whose polynomials are as large as itself, of several, and of rectangles, large ones waited for and others.
+_ONE_SQUARE, _SQUARES, _LARGE_RECTANGLES, _RECTANGLES = 27.0, 14.0, 6.8, 12.0
+# The same when results are rounded by chance (bf16-pure), rectangles of a few stacks and of many; and with products
+# in bfloat16, which float32 copies surround.
+_ONE_SQUARE_PURE, _SQUARES_PURE, _FEW_RECTANGLES_PURE, _RECTANGLES_PURE = 36.5, 18.0, 9.2, 15.0
+_FEW_STACKS = 5
+_COPIES_IN_BFLOAT16 = 21.5
+# Of AdamW's two largest tensors, rounded by chance; else AdamW works in the buffers it replaces.
+_LARGEST_PURE, _SECOND_PURE = 8.5, 4.5
 
 
 @dataclass(frozen=True)
@@ -55,8 +62,8 @@ def estimate(config: Config, backend: Backend = "cpu") -> Estimate:
         "window": {**always, **_window(config, backend)},
         "update": {
             **always,
-            "temporaries": _update_temporaries(
-                config.model, config.step.precision, config.optimizer.name, backend
+            "temporaries": max(
+                _update_temporaries(config.model, config.step.precision, config.optimizer, backend)
             ),
         },
     }
@@ -78,11 +85,10 @@ def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
     backward = max(
         half.at_work(recomputes, is_last=False) - (half.entry if recomputes else half.kept) for half in halves
     )
-    is_muon = config.optimizer.name == "muon"
-    update = _update_temporaries(config.model, config.step.precision, config.optimizer.name, backend)
+    muon, _ = _update_temporaries(config.model, config.step.precision, config.optimizer, backend)
     return {
         "backward": backward,
-        "newton_schulz": update if is_muon else 0,
+        "newton_schulz": muon,
         "logits": positions * config.model.vocabulary * WIDE,
         "low_precision_copy": 0,
     }
@@ -108,12 +114,13 @@ def _window(config: Config, backend: Backend) -> dict[str, int]:
     halves = halves_of(config, backend)
     recomputes = step.activation_checkpointing
     stored = [half.entry if recomputes else half.kept for half in halves]
-    most, at, temporaries = 0, 0, 0
+    most, at, temporaries, before = 0, 0, 0, 0
     for index, half in enumerate(halves):
         is_last = index == len(halves) - 1
         needed = head_at_work(config, backend, half) if is_last else half.at_work(recomputes, is_last=False)
-        if sum(stored[:index]) + needed > most:
-            most, at, temporaries = sum(stored[:index]) + needed, index, needed - stored[index]
+        if before + needed > most:
+            most, at, temporaries = before + needed, index, needed - stored[index]
+        before += stored[index]
     activations = {"attention": 0, "recurrent": 0}
     for half, size in zip(halves[: at + 1], stored[: at + 1], strict=True):
         activations[half.block] += size
@@ -131,24 +138,43 @@ def _state_bytes(config: Config) -> int:
     model = config.model
     blocks = sum(kind == "recurrent" for kind in model.block_kinds)
     memory = model.hidden * model.head_width * WIDE
-    tail = _TAIL * 3 * model.hidden * widths_of(config.step.precision).compute
+    tail = TAIL * 3 * model.hidden * widths_of(config.step.precision).compute
     return 2 * blocks * config.step.batch * (memory + tail)
 
 
 @lru_cache
-def _update_temporaries(model: ModelConfig, precision: str, optimizer: str, backend: Backend) -> int:
-    """What orthogonalising the largest stack takes; AdamW alone works in the buffers it replaces."""
+def _update_temporaries(
+    model: ModelConfig, precision: str, optimizer: OptimizerConfig, backend: Backend
+) -> tuple[int, int]:
+    """What orthogonalising the stack that needs most takes, and AdamW's tensors; one is gone before the other."""
     shapes = model.parameter_shapes()
     is_pure = precision == "bf16-pure"
-    owner_of = owners(shapes, optimizer)
+    owner_of = owners(shapes, optimizer.name)
     counts = Counter(shapes[name] for name, owner in owner_of.items() if owner == "muon")
-    stacks = [
-        stack_size(matrices, math.prod(shape), backend == "cpu") * math.prod(shape) * WIDE
-        for shape, matrices in counts.items()
-    ]
-    largest = max((math.prod(shape) * WIDE for shape in shapes.values()), default=0)
-    muon = round((_STACK_COPIES_PURE if is_pure else _STACK_COPIES) * max(stacks, default=0))
-    return max(muon, _TENSOR_COPIES_PURE * largest if is_pure else 0)
+    muon = 0.0
+    for (rows, columns), matrices in counts.items():
+        size = stack_size(matrices, rows * columns, backend == "cpu")
+        stacks = math.ceil(matrices / size)
+        copies = _copies(stacks, size, rows, columns, is_pure, optimizer.muon_dtype)
+        muon = max(muon, copies * size * rows * columns * WIDE)
+    tensors = sorted(
+        (math.prod(shapes[name]) for name, owner in owner_of.items() if owner == "adamw"), reverse=True
+    )
+    largest, second = [*tensors, 0, 0][:2]
+    adamw = (_LARGEST_PURE * largest + _SECOND_PURE * second) * WIDE if is_pure else 0.0
+    return round(muon), round(adamw)
+
+
+def _copies(stacks: int, matrices: int, rows: int, columns: int, is_pure: bool, dtype: str) -> float:
+    """Arrays as large as a stack that orthogonalising it holds."""
+    if dtype == "bfloat16":
+        return _COPIES_IN_BFLOAT16
+    if not takes_gram_form(rows, columns, is_float32=True):
+        several, one = (_SQUARES_PURE, _ONE_SQUARE_PURE) if is_pure else (_SQUARES, _ONE_SQUARE)
+        return one if matrices == 1 else several
+    if is_pure:
+        return _FEW_RECTANGLES_PURE if stacks <= _FEW_STACKS else _RECTANGLES_PURE
+    return _LARGE_RECTANGLES if is_large(matrices, rows, columns) else _RECTANGLES
 
 
 def first_order_rule(

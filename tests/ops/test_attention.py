@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_amort.ops.attention import causal_attention
+from mlx_amort.ops.attention import causal_attention, scores_dominate
 from mlx_amort.ops.paths import Path, forced_path
 from tests.reference import formulas
 from tests.reference.autodiff import Array, differentiate
@@ -69,3 +69,16 @@ def test_a_position_does_not_see_later_ones(S: int, data: st.DataObject, seed: i
     kept, moved = causal_attention(*before), causal_attention(*changed)
     assert_close(moved[:, :, :t], np.array(kept[:, :, :t]), "reordered", "positions before the change")
     assert not np.allclose(np.array(moved[:, :, t]), np.array(kept[:, :, t])), "the changed position itself"
+
+
+@pytest.mark.parametrize(
+    ("length", "head_width", "dominates"),
+    [(128, 32, True), (128, 33, False), (129, 8, False), (15, 4, False)],
+)
+def test_scores_dominate_a_single_tile_of_narrow_heads_on_the_cpu(
+    length: int, head_width: int, dominates: bool
+) -> None:
+    with forced_path("cpu"):
+        assert scores_dominate(length, head_width) is dominates
+    with forced_path("metal"):
+        assert not scores_dominate(length, head_width)

@@ -288,9 +288,9 @@ def test_weights_and_state_are_written_in_place() -> None:
     assert (mx.get_peak_memory() - before) / elements < 0.5
 
 
-@pytest.mark.parametrize(("name", "most"), [("muon", 20), ("adamw", 16)])
-def test_rounding_by_chance_holds_the_temporaries_of_one_tensor_at_a_time(name: str, most: int) -> None:
-    config = OptimizerConfig(name=name)
+@pytest.mark.parametrize(("optimizer", "most"), [("muon", 20), ("adamw", 16)])
+def test_rounding_by_chance_holds_the_temporaries_of_one_tensor_at_a_time(optimizer: str, most: int) -> None:
+    config = OptimizerConfig(name=optimizer)
     shapes = {f"blocks.{index}.up": (1024, 256) for index in range(12)}
 
     @mx.compile
