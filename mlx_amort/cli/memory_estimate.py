@@ -136,15 +136,16 @@ def measured(config: Config) -> dict[str, Any]:
     machine = describe_machine()
     memory_bytes = budget_bytes(machine, None)
     needed = estimate(config, machine["backend"]).peak_bytes
+    advice = "take fewer rows" if config.step.batch > 1 else "take a shorter --seq, or a smaller model"
     if needed > memory_bytes:
         has = f"this machine has {format_size(memory_bytes)}"
-        raise UserError("--measure", f"it needs about {format_size(needed)}, and {has}", "take fewer rows")
+        raise UserError("--measure", f"it needs about {format_size(needed)}, and {has}", advice)
     outcome = run_worker({"job": "peak", "config": to_dict(config)}, memory_bytes)
     answer = outcome.answer
     if answer is None or answer["status"] != "ok":
         last = outcome.errors.strip().splitlines()[-1:] or ["it was stopped for the memory it used"]
         note = last[0] if answer is None else answer["note"]
-        raise UserError("--measure", f"the step did not run ({note})", "take fewer rows")
+        raise UserError("--measure", f"the step did not run ({note})", advice)
     return {"backend": machine["backend"], "mlx": machine["mlx"], **answer}
 
 

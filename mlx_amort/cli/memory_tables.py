@@ -127,7 +127,7 @@ def describe_fits(
     """For each memory size the most rows of each preset."""
     rows = [
         [
-            f"{size / 1e9:g} GB",
+            f"{size / 1e9:g} GB" if size >= 1e8 else format_size(size),
             *[_rows(*row[config.preset or ""]) for config in configs],
         ]
         for size, row in zip(sizes, fits, strict=True)

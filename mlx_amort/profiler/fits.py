@@ -102,7 +102,7 @@ def check_data(config: Config, limit: int, escape: str = "--force") -> None:
     needed = 2 * ids * DISK_DTYPES[config.data.dtype].itemsize
     if needed > limit:
         raise UserError(
-            f"{step.accum:,} micro-batches × {step.batch:,} rows × {step.chunks:,} chunks × {config.model.seq:,}",
+            f"A {step.accum:,} × B {step.batch:,} × K {step.chunks:,} × S {config.model.seq:,}",
             f"the data of a step alone take {format_size(needed)}, and {format_size(limit)} may be used",
             f"lower --batch, --accum, --chunks or --seq, or {escape} to go ahead",
         )

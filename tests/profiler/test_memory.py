@@ -14,6 +14,7 @@ from mlx_amort.profiler import halves
 from mlx_amort.profiler.halves import Backend, halves_of
 from mlx_amort.profiler.memory import estimate, first_order_of, first_order_rule, temporaries_of
 from mlx_amort.profiler.process import run_worker
+from tests.reference import memory_by_hand
 
 SMALL = (
     "model.layers=2",
@@ -121,6 +122,29 @@ def test_a_model_of_1_5_billion_takes_no_time() -> None:
     started_at = time.perf_counter()
     assert estimate(config).peak_bytes > 16e9
     assert time.perf_counter() - started_at < 0.5
+
+
+@pytest.mark.parametrize("trunk", ["dense", "patched", "recurrent", "hybrid"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+@pytest.mark.parametrize("recomputes", ["false", "true"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ("model.seq=64", "step.batch=1", "step.window=1"),
+        ("model.seq=256", "step.batch=6", "step.window=2"),
+        ("model.seq=1024", "step.batch=8", "step.window=3", "model.heads=16", "model.ffn=64"),
+    ],
+)
+def test_the_document_says_what_the_estimate_computes(
+    trunk: str, precision: str, recomputes: str, sizes: tuple[str, ...]
+) -> None:
+    checkpointing = f"step.activation_checkpointing={recomputes}"
+    vocabulary = ("model.vocabulary=1000",) if trunk in ("dense", "recurrent") else ()
+    config = small(f"model.trunk={trunk}", f"step.precision={precision}", checkpointing, *sizes, *vocabulary)
+    found = estimate(config)
+    assert found.phase_bytes["window"] == pytest.approx(
+        memory_by_hand.window_bytes(config, found.always_bytes), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
