@@ -10,7 +10,7 @@ _MOST_MATRICES: Final = 16
 # allocates for about a hundred operations ahead: there small stacks save memory, and time with it.
 _ELEMENTS_ON_GPU: Final = 1 << 24
 _ELEMENTS_ON_CPU: Final = 1 << 18
-# Waiting for a stack takes half a millisecond on the CPU: a hundredth of orthogonalising one of so many products.
+# Multiplications in X Xᵀ of a stack that is waited for: that takes half a millisecond on the CPU, and this fifty.
 _LARGE: Final = 1 << 26
 
 
