@@ -29,7 +29,7 @@ Phase = Literal["window", "update"]
 
 # Arrays of its size that live together while a stack is orthogonalised, counted in measured updates: of one square
 # matrix, whose polynomials are as large as itself, of several, and of rectangles, large ones waited for and others.
-_ONE_SQUARE, _SQUARES, _LARGE_RECTANGLES, _RECTANGLES = 27.0, 14.0, 6.8, 12.0
+_ONE_SQUARE, _SQUARES, _LARGE_RECTANGLES, _RECTANGLES = 27.0, 16.0, 6.8, 13.2
 # The same when results are rounded by chance (bf16-pure), rectangles of a few stacks and of many; and with products
 # in bfloat16, which float32 copies surround.
 _ONE_SQUARE_PURE, _SQUARES_PURE, _FEW_RECTANGLES_PURE, _RECTANGLES_PURE = 36.5, 18.0, 10.0, 15.0

@@ -211,7 +211,7 @@ def test_steps_of_few_bytes_peak_where_the_estimate_says(overrides: tuple[str, .
     outcome = run_worker({"job": "peak", "config": to_dict(config)}, memory_bytes=4 << 30)
     assert outcome.answer is not None, outcome.errors
     for phase, found in estimate(config).phase_bytes.items():
-        assert 0.93 <= found / outcome.answer["phase_bytes"][phase] <= 1.1, phase
+        assert 0.93 <= found / outcome.answer["phase_bytes"][phase] <= 1.15, phase
 
 
 def test_temporaries_of_each_kind_are_within_the_peak_and_adamw_orthogonalises_nothing() -> None:
