@@ -11,7 +11,7 @@ from mlx_amort.config import OptimizerConfig
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.rounding import split_key, store
-from mlx_amort.optim.stacks import is_large, stack_size
+from mlx_amort.optim.stacks import stack_size
 
 Arrays = dict[str, mx.array]
 
@@ -75,10 +75,12 @@ def muon_update(
             weight = decayed * weights[name].astype(mx.float32) - step_size * scale * step
             new_weights[name] = store(weight, weights[name].dtype, weight_keys[name])
         results = [new[name] for name in names for new in (new_weights, new_momentum)]
-        # Momentum too: put off, it would hold its gradient.
-        results = [new[name] for name in names for new in (new_weights, new_momentum)]
-        is_apart = key is not None or is_large(*steps.shape)
-        before = held_far_back([step_size], results)[0] if is_apart else mx.depends(steps, results)
+        if key is None:
+            before = mx.depends(steps, [new_weights[name] for name in names])
+        else:
+            # Rounding by chance takes arrays that wait for nothing; held far back they are one stack's alone.
+            results = [new[name] for name in names for new in (new_weights, new_momentum)]
+            (before,) = held_far_back([step_size], results)
     return ({name: new_weights[name] for name in weights}, {name: new_momentum[name] for name in weights})
 
 

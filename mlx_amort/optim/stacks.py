@@ -10,8 +10,6 @@ _MOST_MATRICES: Final = 16
 # allocates for about a hundred operations ahead: there small stacks save memory, and time with it.
 _ELEMENTS_ON_GPU: Final = 1 << 24
 _ELEMENTS_ON_CPU: Final = 1 << 18
-# Multiplications in X Xᵀ of a stack that is waited for: that takes half a millisecond on the CPU, and this fifty.
-_LARGE: Final = 1 << 26
 
 
 def stack_size(matrices: int, elements: int, is_on_cpu: bool) -> int:
@@ -19,8 +17,3 @@ def stack_size(matrices: int, elements: int, is_on_cpu: bool) -> int:
     bound = _ELEMENTS_ON_CPU if is_on_cpu else _ELEMENTS_ON_GPU
     most = max(1, min(_MOST_MATRICES, bound // elements))
     return math.ceil(matrices / math.ceil(matrices / most))
-
-
-def is_large(matrices: int, rows: int, columns: int) -> bool:
-    """Whether nothing is allocated for the next stack before this one of [rows, columns] is done."""
-    return matrices * rows * columns * min(rows, columns) >= _LARGE

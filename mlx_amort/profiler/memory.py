@@ -22,17 +22,17 @@ from typing import Literal
 from mlx_amort.config import Config, ModelConfig, OptimizerConfig
 from mlx_amort.ops.newton_schulz import takes_gram_form
 from mlx_amort.optim.partition import owners
-from mlx_amort.optim.stacks import is_large, stack_size
+from mlx_amort.optim.stacks import stack_size
 from mlx_amort.profiler.halves import TAIL, WIDE, Backend, halves_of, head_at_work, widths_of
 
 Phase = Literal["window", "update"]
 
 # Arrays of its size that live together while a stack is orthogonalised, counted in measured updates: of one square
-# matrix, whose polynomials are as large as itself, of several, and of rectangles, large ones waited for and others.
-_ONE_SQUARE, _SQUARES, _LARGE_RECTANGLES, _RECTANGLES = 27.0, 16.0, 6.8, 13.2
+# matrix, whose polynomials are as large as itself, of several, of one rectangle and of several.
+_ONE_SQUARE, _SQUARES, _ONE_RECTANGLE, _RECTANGLES = 36.5, 16.0, 9.0, 13.2
 # The same when results are rounded by chance (bf16-pure), rectangles of a few stacks and of many; and with products
 # in bfloat16, which float32 copies surround.
-_ONE_SQUARE_PURE, _SQUARES_PURE, _FEW_RECTANGLES_PURE, _RECTANGLES_PURE = 36.5, 18.0, 10.0, 15.0
+_SQUARES_PURE, _FEW_RECTANGLES_PURE, _RECTANGLES_PURE = 18.0, 10.0, 15.0
 _FEW_STACKS = 5
 _COPIES_IN_BFLOAT16 = 21.5
 # Of AdamW's two largest tensors, rounded by chance; else AdamW works in the buffers it replaces.
@@ -170,11 +170,10 @@ def _copies(stacks: int, matrices: int, rows: int, columns: int, is_pure: bool, 
     if dtype == "bfloat16":
         return _COPIES_IN_BFLOAT16
     if not takes_gram_form(rows, columns, is_float32=True):
-        several, one = (_SQUARES_PURE, _ONE_SQUARE_PURE) if is_pure else (_SQUARES, _ONE_SQUARE)
-        return one if matrices == 1 else several
+        return _ONE_SQUARE if matrices == 1 else _SQUARES_PURE if is_pure else _SQUARES
     if is_pure:
         return _FEW_RECTANGLES_PURE if stacks <= _FEW_STACKS else _RECTANGLES_PURE
-    return _LARGE_RECTANGLES if is_large(matrices, rows, columns) else _RECTANGLES
+    return _ONE_RECTANGLE if matrices == 1 else _RECTANGLES
 
 
 def first_order_rule(

@@ -176,7 +176,7 @@ def test_real_steps_peak_where_the_estimate_says(overrides: tuple[str, ...]) -> 
     # Small models vary by what is allocated ahead; docs/memory.md has the accuracy on larger ones.
     assert 0.95 <= found.peak_bytes / measured["peak_bytes"] <= 1.1
     # Of an update of a few megabytes a stack more or less is a tenth.
-    assert 0.85 <= found.phase_bytes["update"] / measured["phase_bytes"]["update"] <= 1.4
+    assert 0.85 <= found.phase_bytes["update"] / measured["phase_bytes"]["update"] <= 1.5
 
 
 def test_constants_of_the_operations_are_those_of_the_estimate() -> None:
