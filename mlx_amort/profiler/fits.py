@@ -11,7 +11,6 @@ from mlx_amort.config import Config, Precision
 from mlx_amort.config_io import resolve, to_dict
 from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.errors import UserError
-from mlx_amort.ops.pieces import MOST_PIECES
 from mlx_amort.profiler.halves import Backend
 from mlx_amort.profiler.memory import estimate
 from mlx_amort.wording import format_size
@@ -19,6 +18,8 @@ from mlx_amort.wording import format_size
 MOST_WAYS = 3
 LARGEST_BATCH = 1 << 16
 _FAR = 1 << 10
+# Rows that divide into any number of pieces (ops/pieces.py).
+_DOZEN = 12
 
 # Flags of `train` by the key they set; any other key goes through --set.
 _FLAGS = {
@@ -136,18 +137,18 @@ def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
     least = needed(1)
     if least > limit:
         return 0
-    # Nearly a straight line in B: two points tell about where to look first.
-    guess = 1 + int((limit - least) / (needed(_FAR) - least) * (_FAR - 1))
+    # Recomputed, rows that divide into more pieces need less than one fewer that does not; in dozens the need grows.
+    # It is nearly a straight line in B: two points tell about where to look first.
+    guess = int((limit - least) / (needed(_FAR) - least) * (_FAR - 1)) // _DOZEN
     probes = [guess, guess + 1, guess - 1]
-    low, high = 1, LARGEST_BATCH + 1
+    low, high = 0, LARGEST_BATCH // _DOZEN + 1
     while high - low > 1:
         probe = probes.pop(0) if probes else (low + high) // 2
         if not low < probe < high:
             continue
-        low, high = (probe, high) if fits(probe) else (low, probe)
-    # Recomputed, rows that divide into more pieces need less than one fewer that does not.
-    above = range(low + 1, min(low + 2 * MOST_PIECES, LARGEST_BATCH) + 1)
-    return max((batch for batch in above if fits(batch)), default=low)
+        low, high = (probe, high) if fits(_DOZEN * probe) else (low, probe)
+    nearby = range(max(1, _DOZEN * low), min(_DOZEN * (low + 1), LARGEST_BATCH + 1))
+    return max(batch for batch in nearby if fits(batch))
 
 
 def with_step(config: Config, **changes: Any) -> Config:

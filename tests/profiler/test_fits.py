@@ -124,6 +124,17 @@ def test_of_ragged_batches_that_are_recomputed_the_largest_that_fits_is_found() 
     assert all(peak(larger) > limit for larger in range(batch + 1, batch + 20))
 
 
+@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
+def test_the_largest_batch_is_that_of_trying_them_all(window: int, precision: str) -> None:
+    # In windows of one chunk odd rows are not cut at all, and need many times more than one row more.
+    overrides = [f"step.precision={precision}", "step.activation_checkpointing=true", f"step.window={window}"]
+    config = resolve(preset="veritate_10m", overrides=overrides)
+    peaks = {batch: estimate(with_step(config, batch=batch)).peak_bytes for batch in range(1, 120)}
+    for limit in sorted(peaks.values())[:80:7]:
+        assert largest_batch(config, limit) == max(batch for batch, peak in peaks.items() if peak <= limit)
+
+
 def test_a_command_says_all_that_differs_from_the_preset() -> None:
     config = resolve(
         preset="mega",
