@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config import OptimizerConfig, OptimizerName
 from mlx_amort.optim.muon import muon_update
 from mlx_amort.optim.update import apply_update, gradient_norm, init_optimizer_state
 from tests.reference import optim as reference
@@ -289,7 +289,9 @@ def test_weights_and_state_are_written_in_place() -> None:
 
 
 @pytest.mark.parametrize(("optimizer", "most"), [("muon", 20), ("adamw", 16)])
-def test_rounding_by_chance_holds_the_temporaries_of_one_tensor_at_a_time(optimizer: str, most: int) -> None:
+def test_rounding_by_chance_holds_the_temporaries_of_one_tensor_at_a_time(
+    optimizer: OptimizerName, most: int
+) -> None:
     config = OptimizerConfig(name=optimizer)
     shapes = {f"blocks.{index}.up": (1024, 256) for index in range(12)}
 
