@@ -134,11 +134,12 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
 def measured(config: Config) -> dict[str, Any]:
     """Peak memory of two real steps in a fresh process. Raises: UserError for what does not fit this machine."""
     machine = describe_machine()
-    memory_bytes = budget_bytes(machine, None)
+    limit_bytes = config.run.memory_limit_bytes
+    memory_bytes = budget_bytes(machine, limit_bytes)
     needed = estimate(config, machine["backend"]).peak_bytes
     advice = "take fewer rows" if config.step.batch > 1 else "take a shorter --seq, or a smaller model"
     if needed > memory_bytes:
-        has = f"this machine has {format_size(memory_bytes)}"
+        has = f"{'the limit is' if limit_bytes else 'this machine has'} {format_size(memory_bytes)}"
         raise UserError("--measure", f"it needs about {format_size(needed)}, and {has}", advice)
     outcome = run_worker({"job": "peak", "config": to_dict(config)}, memory_bytes)
     answer = outcome.answer

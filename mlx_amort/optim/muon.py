@@ -74,7 +74,6 @@ def muon_update(
         for name, step in zip(names, steps, strict=True):
             weight = decayed * weights[name].astype(mx.float32) - step_size * scale * step
             new_weights[name] = store(weight, weights[name].dtype, weight_keys[name])
-        results = [new[name] for name in names for new in (new_weights, new_momentum)]
         if key is None:
             before = mx.depends(steps, [new_weights[name] for name in names])
         else:

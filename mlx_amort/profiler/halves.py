@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mlx_amort.config import Config
+from mlx_amort.config import CONVOLUTION_WIDTH, Config
 from mlx_amort.ops.pieces import count_pieces
 
 Backend = Literal["cpu", "metal", "cuda"]
@@ -20,11 +20,12 @@ BlockKind = Literal["attention", "recurrent"]
 
 WIDE: Final = 4
 """Bytes of float32."""
-# As in ops/attention.py, linear_attention.py, convolution.py and elementary.py, which load mlx.
+# As in ops/attention.py, linear_attention.py and elementary.py, which load mlx.
 QUERY_BLOCK: Final = {"cpu": 128, "metal": 256, "cuda": 0}
 SUB_CHUNK: Final = 64
-TAIL: Final = 3
 FOLD: Final = 32
+TAIL: Final = CONVOLUTION_WIDTH - 1
+"""Inputs that the convolution keeps of what came before."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ class Half:
     workspace: what its own gradient holds at most, beside what is kept; recomputed_workspace: the same when what is
     kept is recomputed. matrices: gradients of its matrices before they are added up, and on the CPU the matrices in
     float32.
-    pieces: into how many it is cut when it is recomputed, one after the other; undivided: what is there beside
-    the piece at work, whatever the last half of a model lacks; sums: of its matrices' gradients, by other pieces.
+    pieces: into how many it is cut when it is recomputed, one after the other. Beside the piece at work, except in
+    a model's last half, undivided: what waits or is done; sums: of its matrices' gradients, by other pieces.
     """
 
     block: BlockKind

@@ -83,6 +83,10 @@ def test_measure_holds_it_against_real_steps() -> None:
         (["--measure"], "error: --measure: needs a configuration"),
         (["--memory", "much"], "error: --memory 'much': is no amount of bytes"),
         (["--measure", "--preset", "titan", "--batch", "4000"], "error: --measure: it needs about "),
+        (
+            ["--measure", "--preset", "demo", "--batch", "1", "--set", "run.memory_limit_bytes=1000"],
+            "and the limit is 1.00 kB; take a shorter --seq, or a smaller model",
+        ),
         (["--preset", "veritate_80n"], "did you mean 'veritate_80m'?"),
     ],
 )
