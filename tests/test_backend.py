@@ -1,4 +1,4 @@
-"""The BLAS that is loaded before mlx, and how its idle threads behave."""
+"""The BLAS that is loaded before mlx, how its idle threads behave, and what Metal keeps wired."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 
+import mlx.core as mx
 import pytest
 
-from mlx_amort.backend import load_blas
+from mlx_amort import backend
+from mlx_amort.backend import load_blas, wired_working_set
 
 PROGRAM = """
 import os
@@ -39,3 +41,22 @@ def test_float32_products_are_float32_on_gpus_unless_told_otherwise(
         monkeypatch.setenv("MLX_ENABLE_TF32", given)
     load_blas()
     assert os.environ["MLX_ENABLE_TF32"] == expected
+
+
+@pytest.mark.parametrize(("name", "told"), [("metal", [12_000, 7]), ("cpu", []), ("cuda", [])])
+def test_on_metal_the_wired_limit_is_the_recommended_working_set_and_put_back(
+    name: str, told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def set_wired_limit(limit: int) -> int:
+        limits.append(limit)
+        return 7
+
+    monkeypatch.setattr(backend, "_backend", lambda: name)
+    monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 12_000})
+    with pytest.raises(KeyboardInterrupt), wired_working_set():
+        assert limits == told[:1]
+        raise KeyboardInterrupt
+    assert limits == told
