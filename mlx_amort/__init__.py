@@ -1,6 +1,6 @@
 """Train byte language models on MLX, and know beforehand what an optimizer step will cost."""
 
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 
 __version__ = "0.1.0"

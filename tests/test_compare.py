@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlx_amort.cli.compare import command
 from mlx_amort.compare import Curve, compare, read_curve
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.train.run_folder import RunFolder
 from tests.train.tiny import tiny_config

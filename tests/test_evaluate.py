@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlx_amort.cli import main
-from mlx_amort.config import Config, DataConfig, ModelConfig, RunConfig, SourceConfig, StepConfig
+from mlx_amort.config.values import Config, DataConfig, ModelConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets

@@ -17,10 +17,10 @@ from datetime import date
 from pathlib import Path
 
 from mlx_amort.backend import describe_machine, load_blas
-from mlx_amort.config import Config
-from mlx_amort.config_io import resolve, to_dict
-from mlx_amort.profiler.memory import estimate
-from mlx_amort.profiler.process import run_worker
+from mlx_amort.config.reading import resolve, to_dict
+from mlx_amort.config.values import Config
+from mlx_amort.cost.measure.worker_process import run_worker
+from mlx_amort.cost.memory.estimate import estimate
 
 SEEN_SEEDS, HELD_OUT_SEED = (5, 6, 7, 8, 9, 10, 11, 12), 13
 DRAWN = 16

@@ -25,8 +25,8 @@ from pathlib import Path
 import click
 
 from mlx_amort.backend import describe_machine, load_blas
-from mlx_amort.config import Config
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from tools.bench.side import mlx_side
 from tools.bench.turns import spread

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from mlx_amort.amounts import counted, format_duration, parse_size, percent
 from mlx_amort.cli.tables import align
 from mlx_amort.compare import BOOKKEEPING, Comparison, Curve, Place, compare, read_curve
 from mlx_amort.errors import UserError
-from mlx_amort.wording import counted, format_duration, parse_size, percent
 
 NOT_THERE = "-"
 _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from mlx_amort.cli.progress import Progress
-from mlx_amort.config import DataConfig
-from mlx_amort.config_io import parse_source
+from mlx_amort.config.reading import parse_source
+from mlx_amort.config.values import DataConfig
 
 
 @click.command()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from mlx_amort.amounts import percent
 from mlx_amort.cli.tables import align
+from mlx_amort.cost.profile_file import read_record
+from mlx_amort.cost.time.cost_model import Fit, fit_record
 from mlx_amort.files import make_folder
-from mlx_amort.profiler.fit import Fit, fit_record
-from mlx_amort.profiler.rows import read_record
-from mlx_amort.wording import percent
 
 
 @click.command()
@@ -27,7 +27,7 @@ def command(file: Path, as_json: bool, out: Path | None) -> None:
     fit = fit_record(record, str(file))
     if out is not None:
         # Drawing loads matplotlib, which a fit alone never needs.
-        from mlx_amort.profiler.report import write_report
+        from mlx_amort.cost.report import write_report
 
         make_folder(out, f"--out {out}")
         write_report({**record, "fit": fit.to_record()}, out)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from mlx_amort.config import RunConfig
-from mlx_amort.wording import parse_size
+from mlx_amort.amounts import parse_size
+from mlx_amort.config.values import RunConfig
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mlx_amort.amounts import format_size, parse_size
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.memory_tables import (
     COMMON_SIZES_GB,
@@ -18,14 +19,13 @@ from mlx_amort.cli.memory_tables import (
     describe_presets,
 )
 from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
-from mlx_amort.config import Config, OptimizerName, Precision
-from mlx_amort.config_io import preset_names, resolve, to_dict
+from mlx_amort.config.reading import preset_names, resolve, to_dict
+from mlx_amort.config.values import Config, OptimizerName, Precision
+from mlx_amort.cost.measure.worker_process import run_worker
+from mlx_amort.cost.memory.blocks import Backend
+from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, with_step
+from mlx_amort.cost.memory.estimate import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.fits import budget_bytes, largest_batch, with_step
-from mlx_amort.profiler.halves import Backend
-from mlx_amort.profiler.memory import Estimate, estimate, first_order_of, temporaries_of
-from mlx_amort.profiler.process import run_worker
-from mlx_amort.wording import format_size, parse_size
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16-pure")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")

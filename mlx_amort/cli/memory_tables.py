@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlx_amort.amounts import format_size
 from mlx_amort.cli.tables import align
-from mlx_amort.config import Config
-from mlx_amort.profiler.memory import Estimate, Phase, first_order_of, temporaries_of
-from mlx_amort.wording import format_size
+from mlx_amort.config.values import Config
+from mlx_amort.cost.memory.estimate import Estimate, Phase, first_order_of, temporaries_of
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _MOST_SHOWN = 99

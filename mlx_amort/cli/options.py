@@ -11,11 +11,11 @@ from typing import Any, get_type_hints
 
 import click
 
-from mlx_amort.config import Config
-from mlx_amort.config_checks import choices
-from mlx_amort.config_io import preset_names, read_yaml, resolve
+from mlx_amort.amounts import parse_size
+from mlx_amort.config.checks import choices
+from mlx_amort.config.reading import preset_names, read_yaml, resolve
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
-from mlx_amort.wording import parse_size
 
 # Flag, the key it sets, what help says. A value stays text until config_io converts it by the key's type.
 FLAGS = (

@@ -8,16 +8,16 @@ from typing import Any, get_args
 
 import click
 
+from mlx_amort.amounts import format_duration, format_size, parse_size
 from mlx_amort.cli.tables import align
-from mlx_amort.config import OptimizerName
+from mlx_amort.config.values import OptimizerName
+from mlx_amort.cost.commands import train_command
+from mlx_amort.cost.profile_file import read_record, rows_from_records
+from mlx_amort.cost.profile_store import has_law, kept_profiles, profiles_folder
+from mlx_amort.cost.time.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
+from mlx_amort.cost.time.cost_model import Fit, fit_record
+from mlx_amort.cost.time.planner import Plan, plan_run
 from mlx_amort.errors import UserError
-from mlx_amort.profiler.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
-from mlx_amort.profiler.commands import train_command
-from mlx_amort.profiler.fit import Fit, fit_record
-from mlx_amort.profiler.plan import Plan, plan_run
-from mlx_amort.profiler.rows import read_record, rows_from_records
-from mlx_amort.profiler.store import has_law, kept_profiles, profiles_folder
-from mlx_amort.wording import format_duration, format_size, parse_size
 
 
 @click.command()

@@ -12,21 +12,21 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
 from mlx_amort.cli.options import RequestedConfig, config_options
-from mlx_amort.config import OptimizerName, Precision
+from mlx_amort.config.values import OptimizerName, Precision
+from mlx_amort.cost.commands import grid_command
+from mlx_amort.cost.measure.grid import Lists
+from mlx_amort.cost.measure.request import Request, configure_first
+from mlx_amort.cost.measure.sweep import run_sweep
+from mlx_amort.cost.measure.worker_process import ProcessMeasurer, usable_memory_bytes
+from mlx_amort.cost.profile_store import FILE_NAME, default_folder
+from mlx_amort.cost.sentences import describe_outcome, describe_row
+from mlx_amort.cost.time.cost_model import fit_record
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import make_folder
-from mlx_amort.profiler.commands import grid_command
-from mlx_amort.profiler.fit import fit_record
-from mlx_amort.profiler.grid import Lists
-from mlx_amort.profiler.process import ProcessMeasurer, usable_memory_bytes
-from mlx_amort.profiler.request import Request, configure_first
-from mlx_amort.profiler.store import FILE_NAME, default_folder
-from mlx_amort.profiler.sweep import run_sweep
-from mlx_amort.profiler.wording import describe_outcome, describe_row
-from mlx_amort.wording import format_duration, format_size, shorten
 
 Value = TypeVar("Value")
 
@@ -126,7 +126,7 @@ def command(
     except KeyboardInterrupt:
         progress.line(f"interrupted; the same command goes on from what is in {folder}")
         raise
-    from mlx_amort.profiler.report import write_report  # loads matplotlib, after the measurements
+    from mlx_amort.cost.report import write_report  # loads matplotlib, after the measurements
 
     # The report of the profile that stays must not be replaced by that of one beside it.
     report = write_report(record, folder if path.name == FILE_NAME else folder / path.stem)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from mlx_amort.amounts import format_duration
 from mlx_amort.streams import write
-from mlx_amort.wording import format_duration
 
 QUIET_S = 2.0
 PLAIN_LINE_EVERY_S = 10.0

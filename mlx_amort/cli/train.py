@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlx_amort.amounts import parse_size
 from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
 from mlx_amort.cli.progress import Progress
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
+from mlx_amort.cost.memory.budget import budget_bytes, check_data, check_fits
+from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.cost.time.forecast import forecast_of
 from mlx_amort.errors import UserError, user_error_of
-from mlx_amort.profiler.fits import budget_bytes, check_data, check_fits
-from mlx_amort.profiler.forecast import forecast_of
-from mlx_amort.profiler.memory import estimate
 from mlx_amort.streams import write
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.wording import parse_size
 
 if TYPE_CHECKING:
-    from mlx_amort.train.opening import Run
+    from mlx_amort.train.run import Run
     from mlx_amort.train.summary import Summary
 
 
@@ -77,9 +77,9 @@ def command(
     # mlx is loaded here, and not for --help; everything from here on ends in good order at a signal.
     from mlx_amort.backend import describe_machine, set_cpu_cache_limit, wired_working_set
     from mlx_amort.train.console import Console, divergence
-    from mlx_amort.train.forecast import Pace
     from mlx_amort.train.loop import train
-    from mlx_amort.train.opening import new_run, nothing_left, resumed_run, saved_config
+    from mlx_amort.train.pace import Pace
+    from mlx_amort.train.run import new_run, nothing_left, resumed_run, saved_config
 
     with Interrupt() as interrupt:
         set_cpu_cache_limit()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import with_absolute_sources
+from mlx_amort.config.reading import with_absolute_sources
+from mlx_amort.config.values import Config
 from mlx_amort.data.corpus import unit_name
 from mlx_amort.errors import UserError
 from mlx_amort.train.metrics import Row, read_rows

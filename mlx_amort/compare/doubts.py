@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from mlx_amort.amounts import percent
 from mlx_amort.compare.curves import Curve
 from mlx_amort.compare.places import Place
-from mlx_amort.config import Config, RunConfig
-from mlx_amort.config_io import SECTIONS, differing_keys
-from mlx_amort.wording import percent
+from mlx_amort.config.reading import SECTIONS, differing_keys
+from mlx_amort.config.values import Config, RunConfig
 
 SMALL_DIFFERENCE = 0.05
 """What one seed cannot show: two seeds of the same run may lie as far apart."""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlx_amort.config import BYTE_VALUES
+from mlx_amort.amounts import printable_lines
+from mlx_amort.config.values import BYTE_VALUES
 from mlx_amort.data.corpus import PIECE_UNITS, Corpus, unit_name
 from mlx_amort.data.sources import Units
-from mlx_amort.wording import printable_lines
 
 MOST_PIECES = 32
 ZLIB_UNITS = 4 << 20

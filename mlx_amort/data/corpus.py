@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.config import DataConfig
+from mlx_amort.config.values import DataConfig
 from mlx_amort.data.sources import DISK_DTYPES, Part, Skipped, Units, list_source
 from mlx_amort.errors import UserError
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_amort.config import Config, ModelConfig
+from mlx_amort.config.values import Config, ModelConfig
 
 # Backward multiplies twice as often as forward: once for the gradient of each factor.
 TRAINING_PASSES = 3
@@ -26,7 +26,7 @@ _MEASURED_ROWS = 4096
 class Product:
     """One shape of matrix product, [stack, m, k] times [stack, k, n], and how much of the work has it.
 
-    share_flops: what is done in this shape, in forward FLOPs a byte (profiler/floors.py: FLOPs an update).
+    share_flops: what is done in this shape, in forward FLOPs a byte (cost/measure/roofline.py: FLOPs an update).
     again_flops: how much of that recomputation does once more: all but the last product of each half of a block, which
     only its output needs, and the head.
     """

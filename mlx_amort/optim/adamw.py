@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.ops.paths import lanes
 from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.partition import has_weight_decay

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import mlx.core as mx
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.rounding import split_key, store

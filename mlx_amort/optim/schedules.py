@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from mlx_amort.config import ScheduleConfig
+from mlx_amort.config.values import ScheduleConfig
 
 
 class Phases(NamedTuple):

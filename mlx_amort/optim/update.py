@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.optim.adamw import adamw_update
 from mlx_amort.optim.muon import muon_update
 from mlx_amort.optim.partition import owners

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from mlx_amort.plots.configurations import bytes_per_step_of, colour_of, key_of, measured_s_of, short_name
 from mlx_amort.plots.figure import (
     GREY,
     INK,
@@ -20,7 +21,6 @@ from mlx_amort.plots.figure import (
     set_labels,
     thousands,
 )
-from mlx_amort.plots.rows import bytes_per_step_of, colour_of, key_of, measured_s_of, short_name
 
 
 def cost_curve(record: Record, path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from mlx_amort.plots.configurations import is_checkpointed, peak_bytes_of
 from mlx_amort.plots.figure import (
     AMBER,
     BLUE,
@@ -20,7 +21,6 @@ from mlx_amort.plots.figure import (
     save_figure,
     set_labels,
 )
-from mlx_amort.plots.rows import is_checkpointed, peak_bytes_of
 
 
 def memory(record: Record, path: Path) -> None:

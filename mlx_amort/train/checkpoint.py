@@ -25,8 +25,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_amort import __version__
-from mlx_amort.config import Config
-from mlx_amort.config_io import from_dict, to_dict
+from mlx_amort.config.reading import from_dict, to_dict
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.files import HIDDEN, flush_to_disk
 from mlx_amort.ops.precision import policy_of

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
+from mlx_amort.amounts import format_duration, format_size, printable_lines
 from mlx_amort.streams import write
-from mlx_amort.train.due import bytes_to_validate
-from mlx_amort.train.forecast import Change, Forecast, Pace
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
-from mlx_amort.train.opening import Run
+from mlx_amort.train.pace import Change, Forecast, Pace
+from mlx_amort.train.run import Run
 from mlx_amort.train.summary import Summary
-from mlx_amort.wording import format_duration, format_size, printable_lines
+from mlx_amort.train.validation_budget import bytes_to_validate
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16

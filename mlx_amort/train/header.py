@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlx_amort.config import Config
+from mlx_amort.amounts import counted, format_size
+from mlx_amort.config.values import Config
 from mlx_amort.optim.schedules import learning_rate, phases
-from mlx_amort.train.opening import Run, state_bytes
-from mlx_amort.wording import counted, format_size
+from mlx_amort.train.run import Run, state_bytes
 
 
 def header_lines(run: Run) -> Iterator[str]:

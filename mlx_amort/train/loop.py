@@ -11,14 +11,14 @@ from mlx_amort.data.stream import PrefetchedStream
 from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train import checkpoint
 from mlx_amort.train.console import Console
-from mlx_amort.train.due import is_due
-from mlx_amort.train.forecast import Pace
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.metrics import Row, finite_or_none
-from mlx_amort.train.opening import Run
+from mlx_amort.train.pace import Pace
 from mlx_amort.train.results import Results
+from mlx_amort.train.run import Run
 from mlx_amort.train.step import TrainingStep
 from mlx_amort.train.summary import Ending, Summary
+from mlx_amort.train.validation_budget import is_due
 
 REFUSED_STEPS = 3
 """So many steps in a row without a finite loss and gradient, and the run has diverged."""

@@ -11,12 +11,12 @@ from mlx_amort.evaluate import evaluate
 from mlx_amort.generate import sample
 from mlx_amort.train.checkpoint import complete_checkpoints
 from mlx_amort.train.console import Console
-from mlx_amort.train.due import amounts_at_end, most_bytes
-from mlx_amort.train.forecast import Pace
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.metrics import Row, finite_or_none
-from mlx_amort.train.opening import Run
+from mlx_amort.train.pace import Pace
+from mlx_amort.train.run import Run
 from mlx_amort.train.summary import Ending, Summary
+from mlx_amort.train.validation_budget import amounts_at_end, most_bytes
 
 SECONDS_BETWEEN_PLOTS = 30.0
 LAST_STEPS = 20

@@ -18,8 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import dump, load
+from mlx_amort.config.reading import dump, load
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.files import HIDDEN, write_whole
 

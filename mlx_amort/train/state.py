@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.optim.update import init_optimizer_state
 

@@ -20,7 +20,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from mlx_amort.config import OptimizerConfig, StepConfig
+from mlx_amort.config.values import OptimizerConfig, StepConfig
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.update import apply_update

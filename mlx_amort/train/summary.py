@@ -20,7 +20,7 @@ class Summary:
     predicted_step_s: by what predicted_from names; is_from_steps: by the run itself.
     measured_step_s, median_step_s: mean and median of this session's steps without its first, which compiles.
     refused_steps: steps not applied because loss or gradient was not finite.
-    estimated_peak_bytes: by profiler/memory.py; session_peak_bytes: of this session's steps, which it is held
+    estimated_peak_bytes: by cost/memory/estimate.py; session_peak_bytes: of this session's steps, which it is held
     against; cache_bytes: freed buffers that MLX keeps beside the peak.
     """
 

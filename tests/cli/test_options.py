@@ -8,8 +8,8 @@ import click
 import pytest
 
 from mlx_amort.cli.options import FLAGS, RequestedConfig, config_options
-from mlx_amort.config import Config, SourceConfig
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.errors import UserError
 
 

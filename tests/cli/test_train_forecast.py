@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from mlx_amort.backend import describe_machine
-from mlx_amort.config_io import resolve
-from mlx_amort.profiler.grid import Lists
-from mlx_amort.profiler.request import Request
-from mlx_amort.profiler.store import default_folder
-from mlx_amort.profiler.sweep import run_sweep
+from mlx_amort.config.reading import resolve
+from mlx_amort.cost.measure.grid import Lists
+from mlx_amort.cost.measure.request import Request
+from mlx_amort.cost.measure.sweep import run_sweep
+from mlx_amort.cost.profile_store import default_folder
 from tests.cli.test_train_verb import amort
-from tests.profiler.pretend import C0_S, C1_S_PER_BYTE, Lines, Machine
+from tests.cost.pretend import C0_S, C1_S_PER_BYTE, Lines, Machine
 from tests.train.tiny import SETTINGS, write_text
 
 BYTES_PER_STEP = 2 * 2 * 32

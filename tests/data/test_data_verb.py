@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from mlx_amort.cli.data import command
 from mlx_amort.cli.options import DEFAULT_PRESET
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
 from mlx_amort.errors import UserError
 
 # Builds of zlib differ by a few bytes, so its figure is the machine's own.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlx_amort.config import DataConfig, SourceConfig
+from mlx_amort.config.values import DataConfig, SourceConfig
 from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
 from mlx_amort.data.sources import is_text
 from mlx_amort.errors import UserError

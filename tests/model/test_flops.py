@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import Config
 from mlx_amort.model.flops import (
     forward_flops_per_byte,
     training_flops_per_byte,

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config import OptimizerConfig
+from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.optim.rounding import round_stochastic, store
 from mlx_amort.optim.update import apply_update, init_optimizer_state
 

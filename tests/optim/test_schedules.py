@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_amort.config import ScheduleConfig, ScheduleName
+from mlx_amort.config.values import ScheduleConfig, ScheduleName
 from mlx_amort.optim.schedules import learning_rate, phases
 
 NAMES: list[ScheduleName] = ["wsd", "cosine", "linear", "constant"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlx_amort.config import OptimizerConfig, OptimizerName
+from mlx_amort.config.values import OptimizerConfig, OptimizerName
 from mlx_amort.optim.muon import muon_update
 from mlx_amort.optim.update import apply_update, gradient_norm, init_optimizer_state
 from tests.reference import optim as reference

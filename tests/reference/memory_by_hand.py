@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 
 
 def window_bytes(config: Config, always: int) -> float:

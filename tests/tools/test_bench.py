@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import Config
 from tools.bench.__main__ import main
 from tools.bench.generation import compare_contexts
 from tools.bench.parts import kind_of

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
 from tools.study import (
     RATES,
     STUDIES,

@@ -13,7 +13,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_amort import files
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.train import checkpoint
 from mlx_amort.train.state import TrainState, new_train_state

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_amort.config import ScheduleConfig
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import ScheduleConfig
 from mlx_amort.errors import UserError
 from mlx_amort.train.console import Console, step_line, summary_lines
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.loop import train
 from mlx_amort.train.metrics import MetricsLog, Row, read_rows
-from mlx_amort.train.opening import new_run, resumed_run
+from mlx_amort.train.run import new_run, resumed_run
 from tests.train.tiny import start, tiny_config, train_quietly, write_text
 
 

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from mlx_amort.compare import read_curve
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
 from mlx_amort.errors import UserError
 from mlx_amort.train.checkpoint import complete_checkpoints, newest_checkpoint
 from mlx_amort.train.metrics import read_rows
-from mlx_amort.train.opening import resumed_run
+from mlx_amort.train.run import resumed_run
 from tests.train.tiny import go_on, start, tiny_config, write_text
 
 

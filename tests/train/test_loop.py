@@ -12,14 +12,16 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config import Config, SourceConfig
-from mlx_amort.config_io import load, resolve
+from mlx_amort.config.reading import load, resolve
+from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.errors import UserError
 from mlx_amort.optim.schedules import learning_rate
-from mlx_amort.train import due, loop, opening
+from mlx_amort.train import loop
+from mlx_amort.train import run as opening
+from mlx_amort.train import validation_budget as due
 from mlx_amort.train.checkpoint import complete_checkpoints, load_latest
 from mlx_amort.train.metrics import read_rows
-from mlx_amort.train.opening import new_run, resumed_run
+from mlx_amort.train.run import new_run, resumed_run
 from mlx_amort.train.state import TrainState, new_train_state
 from mlx_amort.train.step import StepResult, TrainingStep
 from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, tiny_model, train_quietly, write_text

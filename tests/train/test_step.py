@@ -11,12 +11,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config import ModelConfig, OptimizerConfig, ScheduleConfig, StepConfig
+from mlx_amort.config.values import ModelConfig, OptimizerConfig, ScheduleConfig, StepConfig
 from mlx_amort.model.blocks import Weights
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train import loop
-from mlx_amort.train.opening import new_run
+from mlx_amort.train.run import new_run
 from mlx_amort.train.state import new_train_state
 from mlx_amort.train.step import Tokens, TrainingStep
 from tests.tolerances import assert_close, relative_error

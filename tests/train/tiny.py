@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_amort.config import (
+from mlx_amort.config.values import (
     Config,
     DataConfig,
     ModelConfig,
@@ -22,7 +22,7 @@ from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.loop import train
-from mlx_amort.train.opening import Run, new_run, resumed_run
+from mlx_amort.train.run import Run, new_run, resumed_run
 from mlx_amort.train.summary import Summary
 
 MODEL = ModelConfig(trunk="hybrid", layers=1, hidden=16, ffn=32, heads=2, seq=32)

@@ -15,9 +15,9 @@ from mlx_amort.backend import load_blas
 load_blas()
 
 from mlx_amort.backend import describe_machine  # noqa: E402
-from mlx_amort.config import Config  # noqa: E402
-from mlx_amort.config_io import resolve  # noqa: E402
-from mlx_amort.profiler.fit import Fit, fit_rows  # noqa: E402
+from mlx_amort.config.reading import resolve  # noqa: E402
+from mlx_amort.config.values import Config  # noqa: E402
+from mlx_amort.cost.time.cost_model import Fit, fit_rows  # noqa: E402
 from tools.bench.generation import compare_contexts  # noqa: E402
 from tools.bench.parts import compare_kinds, compare_parts  # noqa: E402
 from tools.bench.retained import compare_retained  # noqa: E402

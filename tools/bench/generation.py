@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.model.decoding import Decoder
 from tools.bench.turns import spread

@@ -18,14 +18,14 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_amort.backend import set_cpu_cache_limit
-from mlx_amort.config import Config, OptimizerConfig
+from mlx_amort.config.values import Config, OptimizerConfig
+from mlx_amort.cost.measure.rates import measure_rates
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
 from mlx_amort.ops.orthogonalize import orthogonalize
-from mlx_amort.optim.flops import accumulation_bytes, orthogonalizations, update_bytes
 from mlx_amort.optim.stacks import stack_size
 from mlx_amort.optim.update import apply_update, init_optimizer_state
-from mlx_amort.profiler.rates import measure_rates
+from mlx_amort.optim.update_cost import accumulation_bytes, orthogonalizations, update_bytes
 from mlx_amort.train.state import new_train_state
 from mlx_amort.train.step import TrainingStep
 

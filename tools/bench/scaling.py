@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from mlx_amort.backend import set_cpu_cache_limit
-from mlx_amort.config import Config
-from mlx_amort.config_io import resolve
+from mlx_amort.config.reading import resolve
+from mlx_amort.config.values import Config
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.model.flops import training_flops_per_byte
 from mlx_amort.train.state import new_train_state

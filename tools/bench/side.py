@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlx_amort.config import Config, OptimizerConfig
-from mlx_amort.config_io import from_dict
+from mlx_amort.config.reading import from_dict
+from mlx_amort.config.values import Config, OptimizerConfig
 
 LEARNING_RATE = 1e-4
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.config import Config
-from mlx_amort.config_io import to_dict
-from mlx_amort.profiler.rows import Row
+from mlx_amort.config.reading import to_dict
+from mlx_amort.config.values import Config
+from mlx_amort.cost.profile_file import Row
 
 SIDES = ("mlx", "torch")
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")

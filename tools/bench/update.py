@@ -12,7 +12,7 @@ from mlx.optimizers import AdamW, MultiOptimizer, Muon, clip_grad_norm
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_amort.backend import set_cpu_cache_limit
-from mlx_amort.config import Config
+from mlx_amort.config.values import Config
 from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.ops.newton_schulz import Coefficients
 from mlx_amort.ops.orthogonalize import orthogonalize

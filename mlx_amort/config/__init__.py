@@ -1,0 +1,1 @@
+"""The configuration of a run: values and defaults, checks, reading and writing, presets."""

@@ -1,0 +1,177 @@
+"""Starts a worker for one configuration, watches its memory, and turns whatever becomes of it into a row."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_amort.amounts import format_size
+from mlx_amort.config.reading import to_dict
+from mlx_amort.config.values import Config
+from mlx_amort.cost.configuration import Point
+from mlx_amort.cost.memory.blocks import Backend
+from mlx_amort.cost.memory.estimate import estimate
+
+# The estimate may be this much too high: only what is beyond it is refused untried.
+_DOUBT = 1.1
+_POLL_S = 0.05
+_SHARE_OF_MEMORY = 0.9
+_COMMAND = (sys.executable, "-m", "mlx_amort.cost.measure.worker")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a worker ended: its answer, or why there is none."""
+
+    answer: dict[str, Any] | None
+    exit_status: int
+    is_over_memory: bool
+    is_over_time: bool
+    errors: str
+
+
+@dataclass(frozen=True)
+class ProcessMeasurer:
+    """Measures points of `base`, each in a fresh process that may use `memory_bytes`."""
+
+    base: Config
+    steps: int
+    memory_bytes: int
+    backend: Backend = "cpu"
+
+    def is_hopeless(self, point: Point) -> bool:
+        """Whether a point needs so much memory that it is not even tried."""
+        return self._estimated_bytes(point) > _DOUBT * self.memory_bytes
+
+    def _estimated_bytes(self, point: Point) -> int:
+        return estimate(point.configure(self.base), self.backend).peak_bytes
+
+    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
+        """A row: the point, and its times or why there are none (status did not fit, too slow or failed).
+
+        A worker that takes longer than `limit_s` is stopped.
+        """
+        config = point.configure(self.base)
+        if self.is_hopeless(point):
+            guess = self._estimated_bytes(point)
+            free = f"{format_size(self.memory_bytes)} may be used"
+            note = f"not tried: it needs about {format_size(guess)} and {free}"
+            return {**point.to_record(), **_without_times("did not fit", note)}
+        started_at = time.perf_counter()
+        job = {"job": "step", "config": to_dict(config), "steps": self.steps}
+        outcome = run_worker(job, self.memory_bytes, limit_s)
+        wall_s = time.perf_counter() - started_at
+        answer = outcome.answer
+        if answer is None:
+            answer = self._explain(outcome, wall_s)
+        return {**point.to_record(), **_without_times("failed", ""), **answer, "wall_s": wall_s}
+
+    def rates(self, point: Point) -> dict[str, Any]:
+        """What the machine can do with the products of a point."""
+        job = {"job": "rates", "config": to_dict(point.configure(self.base))}
+        outcome = run_worker(job, self.memory_bytes)
+        if outcome.answer is None:
+            raise RuntimeError(f"the floors could not be measured:\n{outcome.errors}")
+        return outcome.answer
+
+    def _explain(self, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+        if outcome.is_over_time:
+            return {
+                "status": "too slow",
+                "note": f"stopped after {wall_s:.0f} s, with the time budget used up",
+            }
+        if outcome.is_over_memory:
+            return {
+                "status": "did not fit",
+                "note": f"stopped: it used more than {format_size(self.memory_bytes)}",
+            }
+        if outcome.exit_status == -signal.SIGKILL:
+            return {"status": "did not fit", "note": "killed, as the system does when memory runs out"}
+        last = outcome.errors.strip().splitlines()[-1:] or ["no message"]
+        return {"status": "failed", "note": f"exit status {outcome.exit_status}: {last[0]}"}
+
+
+def _without_times(status: str, note: str) -> dict[str, Any]:
+    return {
+        "step_s": None,
+        "samples_s": [],
+        "peak_bytes": None,
+        "compile_s": None,
+        "status": status,
+        "note": note,
+    }
+
+
+def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
+    """What a worker may use: the limit that was given, else nine tenths of what is free now.
+
+    On CUDA the device's own memory counts and the host's does not; on Metal, where they are one, both do.
+    """
+    if limit_bytes is not None:
+        return limit_bytes
+    on_device = machine.get("device_memory_bytes")
+    if on_device is not None and machine["backend"] == "cuda":
+        return int(_SHARE_OF_MEMORY * on_device)
+    available = machine["memory_bytes"]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            available = min(available, int(line.split()[1]) * 1024)
+    usable = int(_SHARE_OF_MEMORY * available)
+    # The recommended working set is what may be used already, with the system's share taken off.
+    return usable if on_device is None else min(usable, on_device)
+
+
+def run_worker(request: Mapping[str, Any], memory_bytes: int, limit_s: float | None = None) -> Outcome:
+    """Run one worker to its end, or until its resident memory passes `memory_bytes` or its time `limit_s`.
+
+    The resident memory is read where the system tells it (Linux); elsewhere MLX's own refusal must do.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
+        assert child.stdin is not None
+        is_over_memory = is_over_time = False
+        started_at = time.monotonic()
+        try:
+            child.stdin.write(json.dumps(request) + "\n")
+            child.stdin.flush()
+            while child.poll() is None:
+                if _resident_bytes(child.pid) > memory_bytes:
+                    is_over_memory = True
+                    child.kill()
+                elif limit_s is not None and time.monotonic() - started_at > limit_s:
+                    is_over_time = True
+                    child.kill()
+                time.sleep(_POLL_S)
+        except BrokenPipeError:
+            child.wait()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            child.stdin.close()
+        out.seek(0)
+        errors.seek(0)
+        lines = out.read().splitlines()
+        answer = json.loads(lines[-1]) if child.returncode == 0 and lines else None
+        return Outcome(answer, child.returncode, is_over_memory, is_over_time, errors.read())
+
+
+def _resident_bytes(process_id: int) -> int:
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,226 @@
+"""What fits a budget of memory: the refusal of what does not, the nearest configurations that do; arithmetic only."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlx_amort.amounts import format_size
+from mlx_amort.config.reading import resolve, to_dict
+from mlx_amort.config.values import Config, Precision
+from mlx_amort.cost.memory.blocks import Backend
+from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.data.sources import DISK_DTYPES
+from mlx_amort.errors import UserError
+
+MOST_WAYS = 3
+LARGEST_BATCH = 1 << 16
+_FAR = 1 << 10
+# Rows that divide into any number of pieces (ops/pieces.py).
+_DOZEN = 12
+
+# Flags of `train` by the key they set; any other key goes through --set.
+_FLAGS = {
+    "model.trunk": "trunk",
+    "model.seq": "seq",
+    "step.batch": "batch",
+    "step.chunks": "chunks",
+    "step.window": "window",
+    "step.accum": "accum",
+    "step.precision": "precision",
+    "step.activation_checkpointing": "activation-checkpointing",
+    "optimizer.name": "optimizer",
+    "schedule.base_lr": "lr",
+    "schedule.name": "schedule",
+    "run.steps": "steps",
+    "run.bytes": "bytes",
+    "run.seed": "seed",
+    "run.memory_limit_bytes": "memory-limit",
+}
+_WHERE = {
+    "cpu": "this machine has",
+    "metal": "the device's recommended working set is",
+    "cuda": "the device has",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A configuration near another one that needs less, and its peak."""
+
+    config: Config
+    peak_bytes: int
+
+    @property
+    def command(self) -> str:
+        """What to type to train it."""
+        return train_command(self.config)
+
+
+def budget_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
+    """The limit that was given, else the device's working set (Metal, CUDA), else the machine's memory."""
+    return limit_bytes or machine.get("device_memory_bytes") or int(machine["memory_bytes"])
+
+
+def check_fits(
+    config: Config, limit: int, backend: Backend = "cpu", is_given: bool = False, escape: str = "--force"
+) -> None:
+    """Refuse a step whose estimated peak is above `limit` bytes, with commands that fit, ready to paste.
+
+    is_given: the limit is the user's own, not what the machine has. escape: the flag that goes ahead anyway.
+    Raises: UserError.
+    """
+    found = estimate(config, backend)
+    if found.peak_bytes <= limit:
+        return
+    what = f"{config.preset or config.model.trunk} with {config.step.batch} rows"
+    allowed = "the limit given is" if is_given else _WHERE[backend]
+    why = f"a step needs about {format_size(found.peak_bytes)} of memory, and {allowed} {format_size(limit)}"
+    ways = nearest_fits(config, limit, backend)
+    if ways:
+        width = max(len(way.command) for way in ways)
+        commands = "".join(f"\n  {way.command:<{width}}  # {format_size(way.peak_bytes)}" for way in ways)
+        same = (
+            "same bytes a step" if all(_is_same_step(config, way.config) for way in ways) else "nearest first"
+        )
+        raise UserError(what, why, f"{escape} goes ahead; these fit ({same}):{commands}")
+    least = min((way.peak_bytes for way in _ways(config, backend)), default=found.peak_bytes)
+    todo = (
+        f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"
+    )
+    raise UserError(what, why, f"{todo} (mlx-amort memory-estimate lists them), or {escape} to go ahead")
+
+
+def check_data(config: Config, limit: int, escape: str = "--force") -> None:
+    """Refuse a step whose ids alone, of all its rows and chunks, are more than `limit` bytes.
+
+    The estimate knows one window's; a step's are held twice, for the next step is read ahead. Raises: UserError.
+    """
+    step = config.step
+    ids = step.accum * step.batch * (config.model.seq * step.chunks + 1)
+    needed = 2 * ids * DISK_DTYPES[config.data.dtype].itemsize
+    if needed > limit:
+        raise UserError(
+            f"A {step.accum:,} × B {step.batch:,} × K {step.chunks:,} × S {config.model.seq:,}",
+            f"the data of a step alone take {format_size(needed)}, and {format_size(limit)} may be used",
+            f"lower --batch, --accum, --chunks or --seq, or {escape} to go ahead",
+        )
+
+
+def nearest_fits(config: Config, limit: int, backend: Backend = "cpu") -> list[Way]:
+    """Configurations within `limit` bytes that change least: recomputing, then rows, then window, then precision.
+
+    Each takes the same bytes a step: fewer rows come with as many more micro-batches.
+    """
+    found: list[Way] = []
+    kinds: list[frozenset[str]] = []
+    for way in _ways(config, backend):
+        changed = _changes(config, way.config)
+        # What fits with fewer changes makes further ones pointless; of one kind the most rows come first.
+        if way.peak_bytes <= limit and not any(kind <= changed for kind in kinds):
+            found.append(way)
+            kinds.append(changed)
+    return found[:MOST_WAYS]
+
+
+def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
+    """Most rows B whose step fits `limit` bytes; 0 when not even one does."""
+
+    def needed(batch: int) -> int:
+        return estimate(with_step(config, batch=batch), backend).peak_bytes
+
+    def fits(batch: int) -> bool:
+        return needed(batch) <= limit
+
+    least = needed(1)
+    if least > limit:
+        return 0
+    # Recomputed, rows that divide into more pieces need less than one fewer that does not; in dozens the need grows.
+    # It is nearly a straight line in B: two points tell about where to look first.
+    guess = int((limit - least) / (needed(_FAR) - least) * (_FAR - 1)) // _DOZEN
+    probes = [guess, guess + 1, guess - 1]
+    low, high = 0, LARGEST_BATCH // _DOZEN + 1
+    while high - low > 1:
+        probe = probes.pop(0) if probes else (low + high) // 2
+        if not low < probe < high:
+            continue
+        low, high = (probe, high) if fits(_DOZEN * probe) else (low, probe)
+    nearby = range(max(1, _DOZEN * low), min(_DOZEN * (low + 1), LARGEST_BATCH + 1))
+    return max(batch for batch in nearby if fits(batch))
+
+
+def with_step(config: Config, **changes: Any) -> Config:
+    """`config` with other values in its step."""
+    return replace(config, step=replace(config.step, **changes))
+
+
+def train_command(config: Config) -> str:
+    """The command that trains `config`: its preset, and what differs from it."""
+    words = ["mlx-amort", "train"]
+    if config.preset is not None:
+        words += ["--preset", config.preset]
+    known = to_dict(resolve(preset=config.preset))
+    for section, values in to_dict(config).items():
+        if section == "preset":
+            continue
+        for key, value in values.items():
+            if value != known[section][key]:
+                words += _words(section, key, value)
+    return shlex.join(words)
+
+
+def _words(section: str, key: str, value: Any) -> list[str]:
+    name = f"{section}.{key}"
+    if name == "data.sources":
+        sources = [
+            source["path"] if source["weight"] == 1 else f"{source['path']}:{source['weight']:g}"
+            for source in value
+        ]
+        return [word for source in sources for word in ("--data", source)]
+    flag = _FLAGS.get(name)
+    if isinstance(value, bool):
+        return [f"--{'' if value else 'no-'}{flag}"] if flag else ["--set", f"{name}={str(value).lower()}"]
+    if value is None:
+        value = "null"
+    return [f"--{flag}", str(value)] if flag else ["--set", f"{name}={value}"]
+
+
+_MOST_BATCHES = 100_000
+
+
+def _ways(config: Config, backend: Backend) -> Iterator[Way]:
+    """Configurations that need less, from the smallest change to the largest."""
+    step = config.step
+    rows = step.batch * step.accum
+    # No machine holds more rows than this; a longer walk through absurd numbers takes minutes.
+    most = min(step.batch, _MOST_BATCHES)
+    batches = [batch for batch in range(most, 0, -1) if rows % batch == 0]
+    windows = range(step.effective_window, 0, -1)
+    precisions: list[Precision] = [step.precision]
+    if step.precision != "bf16-pure":
+        precisions.append("bf16-pure")
+    for precision in precisions:
+        for window in (windows[0], *windows[1:]):
+            for recomputes in dict.fromkeys((step.activation_checkpointing, True)):
+                for batch in batches:
+                    other = with_step(
+                        config,
+                        batch=batch,
+                        accum=rows // batch,
+                        window=step.window if window == step.effective_window else window,
+                        precision=precision,
+                        activation_checkpointing=recomputes,
+                    )
+                    if other != config:
+                        yield Way(other, estimate(other, backend).peak_bytes)
+
+
+def _changes(one: Config, other: Config) -> frozenset[str]:
+    keys = ("batch", "window", "precision", "activation_checkpointing")
+    return frozenset(key for key in keys if getattr(one.step, key) != getattr(other.step, key))
+
+
+def _is_same_step(one: Config, other: Config) -> bool:
+    return one.bytes_per_step == other.bytes_per_step

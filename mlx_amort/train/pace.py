@@ -1,0 +1,183 @@
+"""What a run's steps will take, and whether they do; no mlx.
+
+A forecast comes from a profile (cost/time/forecast.py) before the run, or from the run's first steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from mlx_amort.amounts import format_duration
+
+# Beyond this the machine is not as it was when it was profiled: another program on it, or heat.
+LARGEST_DEVIATION = 0.05
+# A median that wavers about the limit is told once: it has returned when it is well within.
+RETURNED_DEVIATION = LARGEST_DEVIATION / 2
+WATCHED_STEPS = 16
+LEAST_WATCHED_STEPS = 8
+# Steps that forecast the others: at least so many and for so long, as a few short ones are mostly noise.
+FIRST_STEPS = 5
+FIRST_STEPS_S = 5.0
+MOST_FIRST_STEPS = 30
+# A deviation is told again once it has grown by this factor.
+_TOLD_AGAIN = 2.0
+
+Change = Literal["forecast", "left", "returned"]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The step time of one configuration.
+
+    Units: step_s, c0_s in seconds, c1_s_per_byte in seconds a byte. `source`: the profile, or "its first N
+    steps", in which case is_from_steps and the costs and the ceiling are None. is_extrapolated: the bytes a
+    step lie outside those that were measured. uncertainty: the share by which a law in doubt may be off.
+    disturbance: the factor in step_s that is other programs' (cost/time/spread.py); a median of steps is held
+    against the step without it, the run's mean against step_s. warning: what else to know of it.
+    """
+
+    step_s: float
+    bytes_per_step: int
+    source: str
+    ceiling_bytes_per_s: float | None = None
+    c0_s: float | None = None
+    c1_s_per_byte: float | None = None
+    is_extrapolated: bool = False
+    is_from_steps: bool = False
+    uncertainty: float | None = None
+    disturbance: float = 1.0
+    warning: str = ""
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes_per_step / self.step_s
+
+    @property
+    def ceiling_fraction(self) -> float | None:
+        """The rate's share of 1 / c1."""
+        if self.ceiling_bytes_per_s is None:
+            return None
+        return self.bytes_per_step / self.undisturbed_s / self.ceiling_bytes_per_s
+
+    @property
+    def undisturbed_s(self) -> float:
+        """What most steps take, while the machine is left alone."""
+        return self.step_s / self.disturbance
+
+    def deviation(self, median_step_s: float) -> float:
+        """Median of measured steps / undisturbed_s - 1."""
+        return median_step_s / self.undisturbed_s - 1
+
+    def describe(self, unit: str = "byte") -> str:
+        """The step time, the rate and its share of the ceiling, and where they are from."""
+        ceiling = ""
+        if self.ceiling_fraction is not None:
+            ceiling = f", {self.ceiling_fraction:.0%} of the ceiling of {self.ceiling_bytes_per_s:,.0f}"
+        beyond = ", beyond the sizes that it measured" if self.is_extrapolated else ""
+        doubt = "" if self.uncertainty is None else f", give or take {self.uncertainty:.0%}"
+        beyond += "" if self.uncertainty is None else ", its law is in doubt"
+        rate = f"{self.bytes_per_s:,.0f} {unit}s/s{ceiling}"
+        return f"{self.step_s:.4g} s a step{doubt}, {rate} (from {self.source}{beyond})"
+
+    def describe_end(self, steps: int, validation_bytes: int, now: datetime) -> str:
+        """When so many steps, and validations of so many bytes in all, will have been taken.
+
+        A validation goes forward only, which is a third of the work of a step's bytes, and updates nothing.
+        """
+        byte_s = 1 / self.bytes_per_s if self.c1_s_per_byte is None else self.c1_s_per_byte * self.disturbance
+        left_s = steps * self.step_s + validation_bytes * byte_s / 3
+        end = now + timedelta(seconds=left_s)
+        day = "" if end.date() == now.date() else f"{end:%a} {end.day} {end:%b} "
+        validations = " and their validations" if validation_bytes else ""
+        return f"about {day}{end:%H:%M}: {steps:,} steps{validations} in {format_duration(left_s)}"
+
+    def warn(self, median_step_s: float) -> str:
+        """What to say when the steps of late are not those that were predicted."""
+        deviation = self.deviation(median_step_s)
+        if deviation > 0:
+            why = "another program on the machine, or heat"
+        elif self.is_from_steps:
+            why = "the machine was busier then"
+        else:
+            why = "the machine was busier when it was profiled; profile again"
+        return (
+            f"the last steps took {median_step_s:.4g} s, {abs(deviation):.0%} "
+            f"{'more' if deviation > 0 else 'less'} than the {self.undisturbed_s:.4g} s "
+            f"{f'of {self.source}' if self.is_from_steps else 'predicted'}: {why}"
+        )
+
+
+def forecast_from_steps(samples_s: Sequence[float], bytes_per_step: int) -> Forecast:
+    """A forecast without a profile: the median of a run's first steps, without the one that compiles."""
+    source = f"its first {len(samples_s)} steps"
+    return Forecast(statistics.median(samples_s), bytes_per_step, source, is_from_steps=True)
+
+
+class Pace:
+    """The steps of a session beside what was forecast of them; its first one compiles and does not count.
+
+    why_none: why there is no forecast from a profile. The first steps that count make one then.
+    """
+
+    def __init__(self, forecast: Forecast | None = None, why_none: str = "") -> None:
+        self.forecast = forecast
+        self.why_none = why_none
+        self._has_compiled = False
+        self._told_deviation: float | None = None
+        self._steps_s: list[float] = []
+        self._recent_s: deque[float] = deque(maxlen=WATCHED_STEPS)
+
+    @property
+    def predicted_s(self) -> float | None:
+        """What a step is expected to take; None as long as nothing tells it."""
+        return None if self.forecast is None else self.forecast.step_s
+
+    @property
+    def mean_s(self) -> float | None:
+        """Mean of the steps that count."""
+        return statistics.fmean(self._steps_s) if self._steps_s else None
+
+    @property
+    def median_s(self) -> float | None:
+        """Median of the steps that count."""
+        return statistics.median(self._steps_s) if self._steps_s else None
+
+    @property
+    def recent_s(self) -> float:
+        """Median of the last steps that count."""
+        return statistics.median(self._recent_s)
+
+    def take(self, step_s: float, bytes_per_step: int) -> Change | None:
+        """Note a step, and tell what it changes: there is a forecast now, the median left it, or is back.
+
+        It leaves again when it is twice as far off as when that was last told, or to the other side.
+        """
+        if not self._has_compiled:
+            self._has_compiled = True
+            return None
+        self._steps_s.append(step_s)
+        self._recent_s.append(step_s)
+        if self.forecast is None:
+            count = len(self._steps_s)
+            is_long = sum(self._steps_s) >= FIRST_STEPS_S or count >= MOST_FIRST_STEPS
+            if count < FIRST_STEPS or not is_long:
+                return None
+            self.forecast = forecast_from_steps(self._steps_s, bytes_per_step)
+            return "forecast"
+        if len(self._recent_s) < LEAST_WATCHED_STEPS:
+            return None
+        deviation, told = self.forecast.deviation(self.recent_s), self._told_deviation
+        if told is not None and abs(deviation) <= RETURNED_DEVIATION:
+            self._told_deviation = None
+            return "returned"
+        has_turned = told is not None and told * deviation < 0
+        least = LARGEST_DEVIATION if told is None or has_turned else _TOLD_AGAIN * abs(told)
+        if abs(deviation) > least:
+            self._told_deviation = deviation
+            return "left"
+        return None

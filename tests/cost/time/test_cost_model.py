@@ -1,0 +1,447 @@
+"""The fit: the published known answer, honest intervals, and that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_amort.config.reading import resolve
+from mlx_amort.cost.configuration import point_of
+from mlx_amort.cost.measure.grid import Lists, default_grid
+from mlx_amort.cost.profile_file import Row, read_rows
+from mlx_amort.cost.time.cost_model import Fit, fit_rows
+from mlx_amort.cost.time.spread import drift_of
+from mlx_amort.errors import UserError
+
+GRID = Path(__file__).parents[2] / "data" / "published_grid.csv"
+SHAPES = [(4, 2), (8, 2), (16, 2), (32, 2), (24, 1), (24, 4), (48, 4)]
+Law = Callable[[float, int, int], float]
+
+
+def made_rows(
+    law: Law, noise: float = 0.0, seed: int = 0, shapes: list[tuple[int, int]] = SHAPES
+) -> list[Row]:
+    """Rows at S = 1024 whose time is law(bytes, batch, chunks) with relative Gaussian noise."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for batch, chunks in shapes:
+        step_s = law(batch * chunks * 1024, batch, chunks) * (1 + noise * random.normal())
+        rows.append(Row(batch, chunks, 1024, "muon", step_s))
+    return rows
+
+
+def affine(size: float, batch: int, chunks: int) -> float:
+    return 1.6 + 54e-6 * size
+
+
+def test_published_grid_has_the_known_answer() -> None:
+    fit = fit_rows(read_rows(GRID))
+    assert fit.c0_s["muon"] == pytest.approx(1.6568, abs=5e-5)
+    assert fit.c1_s_per_byte * 1e6 == pytest.approx(53.147, abs=5e-4)
+    assert fit.ceiling_bytes_per_s == pytest.approx(18_816, abs=0.5)
+    assert fit.max_relative_error == pytest.approx(0.0182, abs=5e-5)
+    assert fit.law == "affine"
+    assert fit.third_cost_s == 0
+
+
+def test_a_lone_adamw_row_has_its_own_c0_and_moves_nothing() -> None:
+    rows = read_rows(GRID)
+    both, muon_only = fit_rows(rows), fit_rows([row for row in rows if row.optimizer == "muon"])
+    assert both.c1_s_per_byte == pytest.approx(muon_only.c1_s_per_byte, rel=1e-12)
+    assert both.c0_s["adamw"] == pytest.approx(5.986 - both.c1_s_per_byte * 98_304)
+    (alone,) = [point for point in both.points if point.row.optimizer == "adamw"]
+    assert alone.leave_one_out_error is None
+    assert any("adamw has one point" in warning for warning in both.warnings)
+
+
+def test_rows_of_another_setting_are_kept_out_and_named() -> None:
+    kept_out = {row.label: reason for row, reason in fit_rows(read_rows(GRID)).kept_out}
+    assert kept_out == {
+        "B 24 K 2 S 1024 muon checkpointed": "activation checkpointing is on",
+        "B 24 K 4 S 512 muon": "seq is 512, not 1024",
+    }
+
+
+def test_precision_window_and_status_are_kept_apart_too() -> None:
+    rows = [replace(row, precision="bf16", window=2) for row in made_rows(affine)]
+    odd = [
+        replace(rows[0], precision="fp32"),
+        replace(rows[5], window=4),
+        replace(rows[0], status="scattered"),
+        replace(rows[0], status="did not fit", step_s=None),
+    ]
+    # Windows longer than the chunks are the same step: the row with K = 1 stays.
+    rows[4] = replace(rows[4], window=1)
+    fit = fit_rows([*odd, *rows])
+    assert len(fit.points) == len(rows)
+    assert [reason for _, reason in fit.kept_out] == [
+        "precision is fp32, not bf16",
+        "window is 4, not 2",
+        "status is 'scattered'",
+        "status is 'did not fit'",
+    ]
+
+
+def test_left_out_errors_are_those_of_fits_without_the_point() -> None:
+    rows = [row for row in read_rows(GRID) if row.optimizer == "muon"]
+    fit = fit_rows(rows)
+    for point in fit.points:
+        without = fit_rows([row for row in rows if row is not point.row])
+        predicted_s = without.predict_s(point.row)
+        assert point.row.step_s is not None
+        assert point.leave_one_out_error == pytest.approx(predicted_s / point.row.step_s - 1)
+
+
+def test_repeats_of_an_anchor_are_left_out_together() -> None:
+    rows = made_rows(affine, noise=0.01)
+    repeated = [*rows, replace(rows[6], step_s=(rows[6].step_s or 0) * 1.001)]
+    first = fit_rows(rows).points[6].leave_one_out_error
+    assert fit_rows(repeated).points[6].leave_one_out_error == pytest.approx(first)
+
+
+@settings(max_examples=25, deadline=None)
+@given(c0=st.floats(0.01, 5), c1=st.floats(1e-7, 1e-3), chunk=st.sampled_from([0.0, 0.2]))
+def test_an_exact_law_is_recovered(c0: float, c1: float, chunk: float) -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: c0 + c1 * size + chunk * chunks))
+    assert not fit.is_rejected
+    for point in fit.points:
+        assert point.predicted_s == pytest.approx(point.row.step_s, rel=1e-4)
+    if chunk == 0:
+        assert fit.c0_s["muon"] == pytest.approx(c0, rel=1e-6)
+        assert fit.c1_s_per_byte == pytest.approx(c1, rel=1e-6)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    covered = np.zeros(2)
+    draws = 300
+    for seed in range(draws):
+        fit = fit_rows(made_rows(affine, noise=0.02, seed=seed))
+        low, high = fit.c1_interval_s_per_byte
+        covered += [low <= 54e-6 <= high, fit.c0_interval_s["muon"][0] <= 1.6 <= fit.c0_interval_s["muon"][1]]
+    assert np.all(covered / draws >= 0.90)
+    assert np.all(covered / draws <= 0.99)
+
+
+def laws_of(law: Law, noise: float) -> list[Fit]:
+    return [fit_rows(made_rows(law, noise, seed)) for seed in range(40)]
+
+
+def test_noise_alone_asks_for_nothing() -> None:
+    assert sum(fit.law != "affine" for fit in laws_of(affine, 0.03)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("law", "phrase"),
+    [
+        (lambda size, batch, chunks: 1.6 + 40e-6 * size + 2e-10 * size**2, "T² term"),
+        (lambda size, batch, chunks: 0.02 * size**0.5, "The law is rejected"),
+        (lambda size, batch, chunks: 1.6 + 40e-6 * size + 0.05 * batch, "B alone"),
+    ],
+)
+def test_a_law_that_is_no_line_is_rejected(law: Law, phrase: str) -> None:
+    fits = laws_of(law, 0.01)
+    assert all(fit.is_rejected for fit in fits)
+    assert all(phrase in fit.verdict for fit in fits)
+
+
+def test_times_that_do_not_depend_on_bytes_are_no_law() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: 0.007))
+    assert fit.is_rejected and "do not depend on bytes" in fit.verdict
+    assert fit.disturbance == 1.0
+
+
+def test_a_cost_per_chunk_is_found_reported_and_used() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: 1.6 + 50e-6 * size + 0.3 * chunks, noise=0.005))
+    assert fit.law == "affine with a cost per chunk"
+    assert fit.third_cost_s == pytest.approx(0.3, rel=0.1)
+    assert fit.predict_s(Row(24, 4, 1024, "muon", None)) == pytest.approx(
+        1.6 + 50e-6 * 98_304 + 1.2, rel=0.01
+    )
+    assert fit.to_record()["third_term"]["s"] == fit.third_cost_s
+
+
+def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
+    rows = []
+    for accum, batch, chunks in [
+        (1, 4, 1),
+        (1, 4, 2),
+        (1, 4, 4),
+        (2, 4, 2),
+        (4, 4, 1),
+        (1, 16, 1),
+        (1, 32, 2),
+        (2, 16, 2),
+    ]:
+        size = accum * batch * chunks * 1024
+        step_s = 1.0 + 20e-6 * size + 0.2 * accum * chunks
+        rows.append(Row(batch, chunks, 1024, "muon", step_s, accum=accum))
+    fit = fit_rows(rows)
+    assert fit.third_cost_s == pytest.approx(0.2)
+    assert fit.max_relative_error < 1e-9
+
+
+WINDOWED = [(4, 2), (8, 2), (12, 2), (16, 2), (24, 1), (24, 2), (24, 4), (24, 8), (32, 2), (48, 2), (96, 2)]
+
+
+def windowed_rows(cost_s: float, window: int, shapes: list[tuple[int, int]] = WINDOWED) -> list[Row]:
+    rows = made_rows(lambda size, batch, chunks: 1.0 + 5e-5 * size, shapes=shapes)
+    rows = [replace(row, window=window, precision="bf16") for row in rows]
+    return [replace(row, step_s=(row.step_s or 0) + cost_s * row.windows_per_step) for row in rows]
+
+
+@pytest.mark.parametrize("window", [2, 3, 4])
+def test_a_cost_per_window_is_found_and_predicts_other_chunks(window: int) -> None:
+    fit = fit_rows(windowed_rows(0.5, window))
+    assert fit.law == "affine with a cost per window"
+    assert fit.to_record()["third_term"]["unit"] == "window"
+    assert fit.third_cost_s == pytest.approx(0.5)
+    assert fit.leave_one_out_error < 1e-6
+    unseen = windowed_rows(0.5, window, [(20, 7)])[0]
+    assert fit.predict_s(unseen) == pytest.approx(unseen.step_s)
+
+
+def test_k_one_and_two_cost_the_same_windows() -> None:
+    rows = [Row(4, chunks, 8, "muon", 1.0, window=2, accum=3) for chunks in (1, 2, 3, 8)]
+    assert [row.windows_per_step for row in rows] == [3, 3, 6, 12]
+    assert replace(rows[3], window=None).windows_per_step == rows[3].chunks_per_step == 24
+
+
+def test_windows_of_one_chunk_are_chunks() -> None:
+    fit = fit_rows(windowed_rows(0.5, 1))
+    assert fit.law == "affine with a cost per chunk"
+    assert fit.third_cost_s == pytest.approx(0.5)
+    assert all(
+        "the same as A·K" in term.note for term in fit.terms if term.name == "A·⌈K/W⌉" and not term.beside
+    )
+
+
+def bumped(samples_s: tuple[float, ...]) -> Fit:
+    """A line with one point 8 % above it, too few points for any term to be asked for."""
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
+    return fit_rows(
+        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in samples_s)) for row in rows]
+    )
+
+
+def test_a_large_left_out_error_puts_the_law_in_doubt() -> None:
+    for samples_s in ((), (1.0, 1.001, 1.002)):
+        fit = bumped(samples_s)
+        assert fit.leave_one_out_error > 0.05 and not fit.is_rejected
+        assert fit.is_doubtful and fit.to_record()["is_doubtful"]
+        assert fit.verdict.startswith("The law is in doubt") and "Measure it again" in fit.verdict
+        assert "B 24 K 4 S 1024 muon" in fit.verdict and "too low" in fit.verdict
+    scattered = bumped((0.9, 0.95, 1.0, 1.05, 1.1))
+    assert not scattered.is_doubtful and "The affine law holds" in scattered.verdict
+
+
+def test_repeats_tell_the_scatter_too() -> None:
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
+    repeat = replace(rows[0], step_s=(rows[0].step_s or 0) * 1.05)
+    assert fit_rows(rows).is_doubtful
+    assert not fit_rows([*rows, repeat]).is_doubtful
+
+
+def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil_the_law() -> None:
+    rows = made_rows(affine)
+    busy = [replace(row, step_s=(row.step_s or 0) * 1.4) for row in rows]
+    again = [replace(row) for row in rows]
+    third = len(rows) // 3
+    disturbed = fit_rows([*busy[:third], *rows[third:], *again[: 2 * third], *busy[2 * third :]])
+    assert not disturbed.is_rejected and disturbed.c1_s_per_byte == pytest.approx(
+        fit_rows(rows).c1_s_per_byte
+    )
+    assert len(disturbed.points) == len(disturbed.slower_visits) == len(rows)
+    assert {round(excess, 6) for _, excess in disturbed.slower_visits} == {0.0, 0.4}
+    assert "0.0% to 40.0% slower" in disturbed.describe_visits
+    assert disturbed.disturbance == pytest.approx(1 + 0.2 * 5 / 7)
+    changed = fit_rows([*rows, *busy])
+    assert changed.is_rejected and "the machine changed by 40 %" in changed.verdict
+
+
+def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> None:
+    rows = made_rows(affine)
+    slower = [replace(row, step_s=(row.step_s or 0) * 1.5, activation_checkpointing=True) for row in rows]
+    fit = fit_rows([*rows, *slower])
+    assert fit.drift is None and fit.slower_visits == () and len(fit.kept_out) == len(rows)
+    assert drift_of([*rows, *slower]) is None
+    assert drift_of([*rows, *rows]) == 0.0
+
+
+UPDATE_S = {"muon": 0.0245, "adamw": 0.0073}
+
+
+def grid_rows(window_s: float, noise: float, seed: int) -> list[Row]:
+    """The demo's default grid by a law with a cost per window, updates timed alone among them."""
+    config, random, made = resolve(preset="demo"), np.random.default_rng(seed), []
+    for point in default_grid(point_of(config), Lists(), config.model.patch_stride):
+        row = Row(point.batch, point.chunks, point.seq, point.optimizer, None, window=point.window)
+        row = replace(row, activation_checkpointing=point.activation_checkpointing)
+        own_s = UPDATE_S[point.optimizer] * (1 + noise * random.normal())
+        step_s = UPDATE_S[point.optimizer] + window_s * row.windows_per_step + 73.5e-6 * row.bytes_per_step
+        made.append(replace(row, step_s=step_s * (1 + noise * random.normal()), update_s=own_s))
+    return made
+
+
+def test_the_default_grid_tells_a_window_s_cost_from_the_others() -> None:
+    for seed in range(8):
+        rows = [replace(row, update_s=None) for row in grid_rows(0.013, 0.005, seed)]
+        assert sum(row.batch == 1 and row.chunks == 8 for row in rows) == 1
+        fit = fit_rows(rows)
+        assert fit.law == "affine with a cost per window"
+        assert fit.third_cost_s == pytest.approx(0.013, rel=0.15)
+
+
+def test_with_updates_timed_alone_a_window_s_cost_is_told_from_c0_in_noise() -> None:
+    told = [fit_rows(grid_rows(0.013, 0.025, seed)) for seed in range(8)]
+    assert {fit.third_unit for fit in told} == {"window"}
+    for fit in told:
+        assert fit.third_cost_s == pytest.approx(0.013, rel=0.3)
+        for name, alone_s in UPDATE_S.items():
+            assert abs(fit.c0_s[name] - alone_s) < 0.12 * alone_s
+    # Where a window costs nothing, noise is taken for a cost about once in twenty fits.
+    free = [fit_rows(grid_rows(0.0, 0.025, seed)) for seed in range(40)]
+    assert sum(fit.third_unit is not None for fit in free) <= 6
+
+
+def test_without_updates_timed_alone_noise_may_hide_a_window_s_cost() -> None:
+    silent = [
+        fit_rows([replace(row, update_s=None) for row in grid_rows(0.013, 0.025, seed)]) for seed in range(8)
+    ]
+    assert any(fit.third_unit is None for fit in silent)
+
+
+def test_intervals_with_updates_timed_alone_cover_the_truth_as_often_as_they_say() -> None:
+    fits = [fit_rows(grid_rows(0.013, 0.02, seed)) for seed in range(60)]
+    truth = {"c1": 73.5e-6, "muon": UPDATE_S["muon"], "window": 0.013}
+    intervals = {
+        "c1": [fit.c1_interval_s_per_byte for fit in fits],
+        "muon": [fit.c0_interval_s["muon"] for fit in fits],
+        "window": [fit.third_cost_interval_s or (0.0, 0.0) for fit in fits],
+    }
+    for name, found in intervals.items():
+        covered = sum(low <= truth[name] <= high for low, high in found) / len(found)
+        assert 0.85 <= covered <= 1.0, name
+
+
+def test_a_line_that_misses_everything_is_rejected() -> None:
+    fit = fit_rows(made_rows(affine, noise=0.4, seed=3))
+    assert fit.is_rejected
+
+
+def test_three_points_at_one_size_are_refused() -> None:
+    rows = [Row(batch, chunks, 1024, "muon", 2.0) for batch, chunks in [(4, 4), (8, 2), (16, 1)]]
+    with pytest.raises(UserError, match="same 16,384 bytes a step"):
+        fit_rows(rows)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(4, 2)], "too few"),
+        ([(4, 2), (8, 2)], "too few"),
+        ([(4, 2), (8, 2), (8, 2), (4, 2)], "too few different"),
+        ([(100, 1), (105, 1), (110, 1)], "factor of 1.10"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(shapes: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        fit_rows(made_rows(affine, shapes=shapes))
+
+
+def test_no_measured_row_is_refused() -> None:
+    with pytest.raises(UserError, match="no row"):
+        fit_rows([replace(row, status="did not fit") for row in made_rows(affine)])
+
+
+def test_impossible_coefficients_are_said() -> None:
+    negative_c0 = fit_rows(made_rows(lambda size, batch, chunks: -0.05 + 54e-6 * size))
+    assert any("c0 of muon is negative" in warning for warning in negative_c0.warnings)
+    negative_c1 = fit_rows(made_rows(lambda size, batch, chunks: 20 - 54e-6 * size))
+    assert negative_c1.is_rejected
+    assert "c1 is -54" in negative_c1.verdict
+    assert negative_c1.ceiling_bytes_per_s is None
+
+
+def test_a_spoiled_point_is_named() -> None:
+    rows = made_rows(affine, noise=0.003)
+    rows[3] = replace(rows[3], step_s=(rows[3].step_s or 0) * 1.12)
+    assert any("B 32 K 2 S 1024 muon took" in warning for warning in fit_rows(rows).warnings)
+
+
+def test_an_optimizer_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(UserError, match="was not measured"):
+        fit_rows(made_rows(affine)).predict_s(Row(24, 4, 1024, "sgd", None))
+
+
+def test_json_has_the_keys_others_read() -> None:
+    record = fit_rows(read_rows(GRID)).to_record()
+    assert {
+        "c1_us_per_byte",
+        "c0_s",
+        "ceiling_bytes_per_s",
+        "max_relative_error",
+        "leave_one_out_error",
+        "intervals",
+        "points",
+        "third_term",
+        "verdict",
+        "kept_out",
+    } <= set(record)
+    assert set(record["intervals"]["c0_s"]) == {"muon", "adamw"}
+
+
+def test_a_law_that_misses_left_out_points_by_much_does_not_hold_however_noisy() -> None:
+    rows = made_rows(affine)
+    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.12)
+    noisy = (0.9, 0.95, 1.0, 1.05, 1.1)
+    fit = fit_rows(
+        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in noisy)) for row in rows]
+    )
+    assert fit.leave_one_out_error > 0.10 and fit.is_doubtful and not fit.is_rejected
+    assert "the samples are too noisy to judge: measure again on an idle machine" in fit.verdict
+    assert "holds" not in fit.verdict and fit.uncertainty >= fit.leave_one_out_error
+
+
+def test_a_cost_of_an_update_that_is_not_positive_is_no_law_that_holds() -> None:
+    fit = fit_rows(made_rows(lambda size, batch, chunks: -0.05 + 54e-6 * size))
+    assert fit.is_doubtful and "c0 of muon is -0.05 s" in fit.verdict and "too noisy" not in fit.verdict
+
+
+def test_held_out_rows_lower_the_verdict_and_never_raise_it() -> None:
+    rows, unseen = made_rows(affine), Row(20, 2, 1024, "muon", affine(40_960, 20, 2))
+    assert not fit_rows(rows, [unseen]).is_doubtful
+    off = fit_rows(rows, [replace(unseen, step_s=(unseen.step_s or 0) * 1.15)])
+    assert off.is_doubtful and off.uncertainty == off.held_out_error == pytest.approx(1 - 1 / 1.15)
+    # The median of three decides.
+    assert not fit_rows(rows, [unseen, unseen, replace(unseen, step_s=9.0)]).is_doubtful
+    assert fit_rows(rows, [replace(unseen, step_s=9.0)]).is_rejected
+    bent = made_rows(lambda size, batch, chunks: 1.6 + 40e-6 * size + 2e-10 * size**2)
+    assert fit_rows(bent, [unseen]).is_rejected
+
+
+def test_a_machine_that_changed_rejects_the_law() -> None:
+    rows = made_rows(affine)
+    fit = fit_rows([*rows, replace(rows[2], step_s=(rows[2].step_s or 0) * 1.63)])
+    assert fit.is_rejected and fit.ceiling_bytes_per_s is None
+    assert "the machine changed by 63 % during the sweep: nothing can be fitted" in fit.verdict
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("did not fit", "no row fitted in memory; try a smaller --batch"),
+        ("too slow", "no row ended within its time; give a longer --time-budget or try a smaller --batch"),
+        ("scattered", "the samples of every row are too scattered; measure again on an idle machine"),
+    ],
+)
+def test_without_a_measured_row_the_reason_is_no_circle(status: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        fit_rows([replace(row, status=status) for row in made_rows(affine)])
