@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlx_amort.ops.constants import Backend
+
 _OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
 _IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
 _TF32_SETTING = "MLX_ENABLE_TF32"
@@ -98,21 +100,23 @@ def wired_working_set() -> Iterator[None]:
         mx.set_wired_limit(before)
 
 
-def _backend() -> str:
-    import mlx.core as mx
+def _backend() -> Backend:
+    from mlx_amort.ops.paths import device_path
 
-    if mx.default_device().type == mx.cpu:
-        return "cpu"
-    return "metal" if mx.metal.is_available() else "cuda"
+    return device_path()
 
 
-def _device_memory_bytes(info: Mapping[str, str | int], backend: str) -> int | None:
+def _device_memory_bytes(info: Mapping[str, str | int], backend: Backend) -> int | None:
     """Metal: the working set that the system recommends; CUDA: what is free now, else all; CPU: None.
 
     Keys as MLX's device_info has them; a version that lacks them all gives None.
     """
-    keys = {"metal": ("max_recommended_working_set_size",), "cuda": ("free_memory", "total_memory")}
-    found = (info.get(key) for key in keys.get(backend, ()))
+    keys: dict[Backend, tuple[str, ...]] = {
+        "cpu": (),
+        "metal": ("max_recommended_working_set_size",),
+        "cuda": ("free_memory", "total_memory"),
+    }
+    found = (info.get(key) for key in keys[backend])
     return next((int(value) for value in found if value), None)
 
 

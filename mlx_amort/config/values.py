@@ -24,13 +24,14 @@ from mlx_amort.config.checks import (
     nearest_multiples,
 )
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import CONVOLUTION_TAPS
+from mlx_amort.ops.constants import Precision as Precision
 
 Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
 BoundaryRule = Literal["every", "first"]
 BlockKind = Literal["attention", "recurrent"]
 BlockLength = Literal["bytes", "slots"]
 Truncation = Literal["sliding", "last"]
-Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
@@ -42,7 +43,6 @@ DataDtype = Literal["uint8", "uint16"]
 BYTE_VALUES = 256
 LARGEST_VOCABULARY = 65_536
 LOCAL_BLOCKS = 2
-CONVOLUTION_WIDTH = 4
 # Far beyond any model or step, and small enough for what follows from them to be counted at once.
 LARGEST_LAYERS = 10_000
 LARGEST_WIDTH = 2**20
@@ -171,7 +171,7 @@ class ModelConfig:
         yield "n1", (width,)
         yield "qkv", (3 * width, width)
         if kind == "recurrent":
-            yield "conv", (3 * width, CONVOLUTION_WIDTH)
+            yield "conv", (3 * width, CONVOLUTION_TAPS)
             yield "decay_w", (self.heads, width)
             yield "decay_b", (self.heads,)
             yield "o_norm", (self.head_width,)

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config.values import ModelConfig, OptimizerConfig, ScheduleConfig, StepConfig
+from mlx_amort.config.values import ModelConfig, OptimizerConfig, Precision, ScheduleConfig, StepConfig
 from mlx_amort.model.blocks import Weights
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.optim.schedules import learning_rate
@@ -179,7 +179,7 @@ def test_recomputing_activations_lowers_the_peak() -> None:
     assert peak_bytes(step, is_recomputing=True) < 0.9 * peak_bytes(step)
 
 
-def losses(precision: str, steps: int, batch: Tokens) -> list[float]:
+def losses(precision: Precision, steps: int, batch: Tokens) -> list[float]:
     step = StepConfig(batch=len(batch), chunks=2, window=2)
     training_step = TrainingStep(tiny_model(precision), step, OptimizerConfig())
     state = new_train_state(training_step.model, OptimizerConfig(), seed=0)
