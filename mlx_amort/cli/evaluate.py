@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mlx_amort.cli.progress import Progress
-from mlx_amort.config.reading import parse_source
+from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.values import DataConfig
 
 

@@ -13,8 +13,10 @@ import click
 
 from mlx_amort.amounts import parse_size
 from mlx_amort.config.checks import choices
-from mlx_amort.config.reading import preset_names, read_yaml, resolve
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config
+from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.errors import UserError
 
 # Flag, the key it sets, what help says. A value stays text until config_io converts it by the key's type.

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from mlx_amort.cli.tables import align
-from mlx_amort.config.reading import dump, preset_names, resolve, to_dict
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import dump, resolve, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.optim.partition import Owner, has_weight_decay, owners

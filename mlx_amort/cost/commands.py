@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from mlx_amort.config.reading import preset_names, resolve
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.configuration import point_of
 from mlx_amort.cost.profile_file import Row

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.amounts import printable_lines
-from mlx_amort.config.values import BYTE_VALUES
+from mlx_amort.config.model import BYTE_VALUES
 from mlx_amort.data.corpus import PIECE_UNITS, Corpus, unit_name
 from mlx_amort.data.sources import Units
 

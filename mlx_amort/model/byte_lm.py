@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from mlx_amort.config.values import ModelConfig
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.accumulation import adding_to
 from mlx_amort.ops.attention import scores_dominate

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_amort.backend import describe_machine
-from mlx_amort.config.reading import SECTIONS, differing_keys, read_yaml, with_absolute_sources
+from mlx_amort.config.reading import SECTIONS, differing_keys, with_absolute_sources
 from mlx_amort.config.values import Config
+from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
 from mlx_amort.data.stream import ByteStream

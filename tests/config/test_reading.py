@@ -13,30 +13,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlx_amort.config.checks import choices
-from mlx_amort.config.reading import (
-    differing_keys,
-    dump,
-    from_dict,
-    load,
-    parse_source,
-    preset_names,
-    resolve,
-    to_dict,
-)
+from mlx_amort.config.conversion import parse_source
+from mlx_amort.config.model import LARGEST_LAYERS, LARGEST_WIDTH, ModelConfig, Trunk
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import differing_keys, dump, from_dict, load, resolve, to_dict
 from mlx_amort.config.values import (
     LARGEST_AXIS,
-    LARGEST_LAYERS,
-    LARGEST_WIDTH,
     Coefficients,
     Config,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
     SourceConfig,
     StepConfig,
-    Trunk,
 )
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.ops import newton_schulz
@@ -205,7 +195,7 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("schedule.min_lr=1", "is above schedule.base_lr"),
         ("schedule.decay_fraction=1.5", "must be between 0 and 1"),
         ("data.validation_fraction=1", "must be above 0 and below 1"),
-        ("data.sources=[a", "is not a list"),
+        ("data.sources=[a", "data.sources=[a: is not valid YAML ("),
         ("data.sources=[]", "is empty"),
         ("data.sources=[a:-1]", "weight -1 of 'a': must be above 0"),
         ("optimizer.name=moun", "no such choice; did you mean 'muon'?"),
@@ -229,7 +219,7 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("model.hidden=1e10", "must be at most 1,048,576; "),
         ("model.seq=1e10", "must be at most 16,777,216; "),
         ("data.sources=[a:1e308]", "must be above 0 and at most 1,000,000; "),
-        ("data.sources=" + "[" * 5000, "is not a list; write it as [a.txt:0.7, b.txt:0.3]"),
+        ("data.sources=" + "[" * 5000, ": is nested too deep; write it as [a.txt:0.7, b.txt:0.3]"),
         ("modle.seq=8", "'modle': no such section; did you mean 'model'?"),
         ("layers=4", "names no section; did you mean 'model.layers'?"),
         ("step.batch", "has no '='"),

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config.values import CONVOLUTION_WIDTH
+from mlx_amort.config.model import CONVOLUTION_WIDTH
 from mlx_amort.ops import convolution
 from mlx_amort.ops.convolution import TAPS, causal_convolution
 from mlx_amort.ops.paths import forced_path

@@ -9,15 +9,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_amort.config.values import (
-    Config,
-    DataConfig,
-    ModelConfig,
-    RunConfig,
-    ScheduleConfig,
-    SourceConfig,
-    StepConfig,
-)
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, DataConfig, RunConfig, ScheduleConfig, SourceConfig, StepConfig
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mlx_amort.config.values import CONVOLUTION_WIDTH, Config
+from mlx_amort.config.model import CONVOLUTION_WIDTH
+from mlx_amort.config.values import Config
 from mlx_amort.ops.pieces import count_pieces
 
 Backend = Literal["cpu", "metal", "cuda"]
