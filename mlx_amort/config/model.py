@@ -17,7 +17,7 @@ from mlx_amort.config.checks import (
     divisors,
     nearest_multiples,
 )
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, assert_never
 
 Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
 BoundaryRule = Literal["every", "first"]
@@ -83,12 +83,24 @@ class ModelConfig:
     @property
     def is_patched(self) -> bool:
         """Whether the global blocks run on patch slots instead of on every byte."""
-        return self.trunk in ("patched", "hybrid")
+        match self.trunk:
+            case "patched" | "hybrid":
+                return True
+            case "dense" | "recurrent":
+                return False
+            case unknown:
+                assert_never(unknown)
 
     @property
     def is_recurrent(self) -> bool:
         """Whether the global blocks mix by gated linear recurrence and so carry state over chunks."""
-        return self.trunk in ("recurrent", "hybrid")
+        match self.trunk:
+            case "recurrent" | "hybrid":
+                return True
+            case "dense" | "patched":
+                return False
+            case unknown:
+                assert_never(unknown)
 
     @property
     def head_width(self) -> int:
@@ -149,12 +161,17 @@ class ModelConfig:
         width = self.hidden
         yield "n1", (width,)
         yield "qkv", (3 * width, width)
-        if kind == "recurrent":
-            yield "conv", (3 * width, CONVOLUTION_WIDTH)
-            yield "decay_w", (self.heads, width)
-            yield "decay_b", (self.heads,)
-            yield "o_norm", (self.head_width,)
-            yield "gate", (width, width)
+        match kind:
+            case "attention":
+                pass
+            case "recurrent":
+                yield "conv", (3 * width, CONVOLUTION_WIDTH)
+                yield "decay_w", (self.heads, width)
+                yield "decay_b", (self.heads,)
+                yield "o_norm", (self.head_width,)
+                yield "gate", (width, width)
+            case unknown:
+                assert_never(unknown)
         yield "proj", (width, width)
         yield "n2", (width,)
         yield "up", (self.ffn, width)
