@@ -18,6 +18,8 @@ from mlx_amort.config.yaml_text import parse_yaml
 from mlx_amort.errors import UserError, did_you_mean
 
 _TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+# What versions before this one called a choice, by its key: read, never written.
+_FORMER_NAMES = {"step.tbptt": {"sliding": "consecutive"}}
 _SOURCES_HINT = "write it as [a.txt:0.7, b.txt:0.3]"
 
 
@@ -31,11 +33,17 @@ def parse_source(text: str) -> SourceConfig:
     return SourceConfig(text) if weight is None else SourceConfig(path, weight)
 
 
+def current_name(key: str, value: Any) -> Any:
+    """A choice as it is called now, where an older version called it something else; any other value as it is."""
+    return _FORMER_NAMES.get(key, {}).get(value, value) if isinstance(value, str) else value
+
+
 def convert(value: Any, declared: Any, key: str, where: str) -> Any:
     """A value of YAML, JSON or the command line in the type that its field declares.
 
     key: what a refusal calls it; where: the file it stands in, as " in FILE". Raises: UserError.
     """
+    value = current_name(key, value)
     if get_origin(declared) in (Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() in _NULL):
             return None

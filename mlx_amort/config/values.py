@@ -21,7 +21,8 @@ from mlx_amort.config.checks import (
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
 
-Truncation = Literal["sliding", "last"]
+# Every window of a step, one after another, or only the last.
+Truncation = Literal["consecutive", "last"]
 Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
@@ -47,7 +48,7 @@ class StepConfig:
     chunks: int = 2
     window: int = 2
     accum: int = 1
-    tbptt: Truncation = "sliding"
+    tbptt: Truncation = "consecutive"
     precision: Precision = "bf16"
     activation_checkpointing: bool = False
 
