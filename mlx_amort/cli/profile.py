@@ -15,7 +15,7 @@ import click
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
-from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.config.values import OptimizerName, Precision
 from mlx_amort.cost.commands import grid_command
 from mlx_amort.cost.measure.grid import Lists
@@ -70,9 +70,7 @@ _WITHOUT = (
     metavar="10m",
     help=f"Leave out what would take longer. Without it {DEFAULT_GRID_BUDGET} for --grid, else no limit.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for profile.json, report.md and pictures."
-)
+@click.option("--out", type=USER_PATH, help="Folder for profile.json, report.md and pictures.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json.")
 @config_options(default_preset=DEFAULT_PRESET, without=_WITHOUT)
 def command(

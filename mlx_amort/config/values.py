@@ -16,6 +16,7 @@ from mlx_amort.config.checks import (
     check_at_least,
     check_at_most,
     check_choices,
+    check_float32,
     check_fraction,
 )
 from mlx_amort.config.model import ModelConfig
@@ -91,6 +92,7 @@ class OptimizerConfig:
             )
         check_at_least("optimizer", self, 0.0, "weight_decay")
         check_above_zero("optimizer", self, "clip_norm", "eps")
+        check_float32("optimizer", self, "weight_decay", "clip_norm", "eps")
         check_fraction("optimizer", self, "momentum", "beta1", "beta2")
 
 
@@ -108,6 +110,7 @@ class ScheduleConfig:
         check_choices("schedule", self)
         check_above_zero("schedule", self, "base_lr")
         check_at_least("schedule", self, 0, "warmup_steps", "min_lr")
+        check_float32("schedule", self, "base_lr", "min_lr")
         check_at_most("schedule", self, LARGEST_COUNT, "warmup_steps")
         if self.min_lr is not None and self.min_lr > self.base_lr:
             raise UserError(
@@ -188,6 +191,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_at_least("run", self, 0, "seed", "sample_bytes", "sample_temperature")
+        check_float32("run", self, "sample_temperature")
         check_at_least("run", self, 1, "steps", "bytes", "eval_every", "save_every", "keep_checkpoints")
         check_at_least("run", self, 1, "memory_limit_bytes")
         check_at_most("run", self, LARGEST_COUNT, "steps", "bytes", "eval_every", "save_every")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import socket
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -12,11 +14,21 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mlx_amort.config import yaml_text
 from mlx_amort.config.checks import choices
 from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.model import LARGEST_LAYERS, LARGEST_WIDTH, ModelConfig, Trunk
 from mlx_amort.config.presets import preset_names
-from mlx_amort.config.reading import differing_keys, dump, from_dict, load, resolve, to_dict
+from mlx_amort.config.reading import (
+    Difference,
+    differing_keys,
+    dump,
+    from_dict,
+    load,
+    resolve,
+    to_dict,
+    with_absolute_sources,
+)
 from mlx_amort.config.values import (
     LARGEST_AXIS,
     Coefficients,
@@ -28,6 +40,8 @@ from mlx_amort.config.values import (
     SourceConfig,
     StepConfig,
 )
+from mlx_amort.config.yaml_text import parse_yaml
+from mlx_amort.data.corpus import open_corpora
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.ops import newton_schulz
 
@@ -64,7 +78,9 @@ def configs(draw: st.DrawFn) -> Config:
             activation_checkpointing=draw(st.booleans()),
         ),
         optimizer=OptimizerConfig(eps=draw(st.floats(1e-30, 1)), beta2=draw(fractions)),
-        schedule=ScheduleConfig(base_lr=base_lr, min_lr=draw(st.none() | st.floats(0, base_lr))),
+        schedule=ScheduleConfig(
+            base_lr=base_lr, min_lr=draw(st.none() | st.just(0.0) | st.floats(1e-9, base_lr))
+        ),
         data=DataConfig(
             sources=tuple(draw(st.lists(st.builds(SourceConfig, path, fractions), min_size=1, max_size=3))),
             validation_fraction=draw(fractions),
@@ -87,6 +103,7 @@ def every_key() -> list[str]:
 @example(Config(run=RunConfig(sample_prompt="a\x85b\u2028")))
 def test_dump_then_load_is_the_identity(config: Config) -> None:
     assert from_dict(yaml.safe_load(dump(config))) == config
+    assert from_dict(parse_yaml(dump(config), "it", "")) == config
     assert from_dict(to_dict(config)) == config
 
 
@@ -168,6 +185,12 @@ def test_overrides_on_a_saved_run_change_only_what_they_name() -> None:
         ("step.activation_checkpointing=on", "step", "activation_checkpointing", True),
         ("step.activation_checkpointing=false", "step", "activation_checkpointing", False),
         ("run.sample_prompt=a=b", "run", "sample_prompt", "a=b"),
+        ("run.sample_prompt=Once ", "run", "sample_prompt", "Once "),
+        (" run.sample_prompt =\tOnce", "run", "sample_prompt", "\tOnce"),
+        ("step.batch= 3 ", "step", "batch", 3),
+        ("optimizer.name= adamw ", "optimizer", "name", "adamw"),
+        ("step.activation_checkpointing= on ", "step", "activation_checkpointing", True),
+        ("data.sources= [a] ", "data", "sources", (SourceConfig("a"),)),
         ("data.sources=a.txt", "data", "sources", (SourceConfig("a.txt"),)),
         ("data.sources=[a:0.7, b/]", "data", "sources", (SourceConfig("a", 0.7), SourceConfig("b/"))),
     ],
@@ -207,6 +230,22 @@ def test_values_take_their_declared_type(override: str, section: str, key: str, 
         ("run.seed=18446744073709551616", "must be below 2^64"),
         ("run.sample_prompt=a\udcff", "run.sample_prompt: is not text in UTF-8"),
         ("run.sample_temperature=-1", "must be at least 0"),
+        (
+            "schedule.base_lr=1e300",
+            "schedule.base_lr=1e+300: is too large for float32, in which it is used; 0.0003",
+        ),
+        ("schedule.base_lr=1e-300", "schedule.base_lr=1e-300: is too small for float32"),
+        ("schedule.min_lr=1e-60", "schedule.min_lr=1e-60: is too small for float32"),
+        (
+            "optimizer.eps=1e-50",
+            "optimizer.eps=1e-50: is too small for float32, in which it is used; 1e-08 is usual",
+        ),
+        ("optimizer.clip_norm=1e39", "is too large for float32"),
+        ("optimizer.weight_decay=1e39", "is too large for float32"),
+        ("run.sample_temperature=1e39", "is too large for float32"),
+        ("optimizer.lr=1", "optimizer.lr: no such key; did you mean 'schedule.base_lr' (--lr)?"),
+        ("model.window=1", "model.window: no such key; did you mean 'step.window' (--window)?"),
+        ("lr=1", "--set lr=1: names no section; did you mean 'schedule.base_lr' (--lr)?"),
         ("schedule.base_lr=inf", "schedule.base_lr=inf: must be a finite number; "),
         ("schedule.base_lr=1e400", "schedule.base_lr=1e400: must be a finite number; "),
         ("schedule.base_lr=1e-400", "schedule.base_lr=1e-400: is too close to 0; "),
@@ -241,11 +280,11 @@ def test_bad_values_are_refused_with_a_way_out(override: str, message: str) -> N
         ("step: [\n", "is not valid YAML"),
         ("steps:\n  batch: 3\n", "no such section; did you mean 'step'"),
         ("step:\n  batch: true\n", "must be a whole number"),
-        ("preset: 3\n", "must be text or null"),
+        ("preset: [demo]\n", "must be text or null"),
         ("data:\n  sources: [{path: a, wieght: 2}]\n", "no such key; did you mean 'weight'"),
         ("data:\n  sources: [{weight: 2}]\n", "must be PATH"),
-        ("data:\n  sources: 3\n", "must be a list"),
-        ("optimizer:\n  name: no\n", "must be text"),
+        ("data:\n  sources: {path: a}\n", "must be a list"),
+        ("run:\n  sample_prompt: null\n", "must be text"),
     ],
 )
 def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -261,11 +300,105 @@ def test_a_missing_file_is_refused() -> None:
         resolve(file="missing.yaml")
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("schedule.warmup_steps", "0100", 100),
+        ("step.batch", "010", 10),
+        ("step.batch", "0x10", 16),
+        ("step.batch", "0o10", 8),
+        ("step.batch", "+3", 3),
+        ("run.bytes", "2_006_000_000", 2_006_000_000),
+        ("schedule.base_lr", "3e-4", 3e-4),
+        ("schedule.base_lr", ".5", 0.5),
+        ("schedule.min_lr", "~", None),
+        ("run.sample_prompt", "no", "no"),
+        ("run.sample_prompt", "1.50", "1.50"),
+        ("run.sample_prompt", "2024-01-02", "2024-01-02"),
+        ("step.activation_checkpointing", "yes", True),
+    ],
+)
+def test_a_file_and_an_override_are_read_alike(tmp_path: Path, key: str, text: str, value: object) -> None:
+    section, _, name = key.partition(".")
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{section}:\n  {name}: {text}\n", encoding="utf-8")
+    by_file, by_override = resolve(file=file), resolve(overrides=[f"{key}={text}"])
+    assert by_file == by_override
+    assert getattr(getattr(by_file, section), name) == value
+
+
+@pytest.mark.parametrize("text", ["1:30", "0b1", "08:30", "1e-3", ".inf", "2024-01-02"])
+def test_a_file_and_an_override_are_refused_alike(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"run:\n  steps: {text}\n", encoding="utf-8")
+    for source in ({"file": file}, {"overrides": [f"run.steps={text}"]}):
+        with pytest.raises(UserError, match=f"run.steps={text}.*: must be a whole number; write it as 8"):
+            resolve(**source)
+
+
+def test_a_relative_corpus_of_a_file_is_looked_for_from_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("data:\n  sources: [a.txt:2, /b, ~/c, builtin:docs]\n", encoding="utf-8")
+    found = [source.path for source in resolve(file=file).data.sources]
+    assert found == [str(tmp_path / "a.txt"), "/b", "~/c", "builtin:docs"]
+    here = resolve(file=file, overrides=["data.sources=a.txt"])
+    assert here.data.sources == (SourceConfig("a.txt"),)
+
+
+def test_a_file_may_be_named_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("data: {sources: a.txt}\n", encoding="utf-8")
+    assert resolve(file="mine.yaml").data.sources == (SourceConfig("a.txt"),)
+
+
+def test_corpora_are_named_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = resolve(overrides=["data.sources=[a, ~/b, builtin:docs]"])
+    found = [source.path for source in with_absolute_sources(config).data.sources]
+    assert found == [str(tmp_path / "a"), str(tmp_path / "home" / "b"), "builtin:docs"]
+
+
+def test_a_corpus_without_a_home_or_in_a_circle_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"^~nosuchuser/x: ~nosuchuser is no user's home folder"):
+        with_absolute_sources(resolve(overrides=["data.sources=~nosuchuser/x"]))
+    monkeypatch.chdir(tmp_path)
+    Path("one").symlink_to("other")
+    Path("other").symlink_to("one")
+    with pytest.raises(UserError, match=r"^corpus 'one': cannot be (found|read)"):
+        open_corpora(with_absolute_sources(resolve(overrides=["data.sources=one"])).data)
+
+
+def test_a_configuration_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for path in (tmp_path / "pipe", tmp_path / "socket", Path("/dev/zero")):
+            with pytest.raises(UserError, match=f"{path}: is a pipe, a socket or a device; name a regular"):
+                resolve(file=path)
+    with pytest.raises(UserError, match="is a folder; name a file in it"):
+        resolve(file=tmp_path)
+
+
+def test_a_configuration_is_read_to_its_largest_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yaml_text, "LARGEST_YAML_BYTES", 20)
+    file = tmp_path / "mine.yaml"
+    file.write_text("step: {batch: 3}\n###", encoding="utf-8")
+    assert resolve(file=file).step.batch == 3
+    file.write_text("step: {batch: 3}\n####", encoding="utf-8")
+    with pytest.raises(UserError, match="is longer than the 20 bytes"):
+        resolve(file=file)
+
+
 def test_yaml_sources_take_all_three_spellings(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("data:\n  sources: [a, b:2, {path: c, weight: 3e0}]\n", encoding="utf-8")
-    expected = (SourceConfig("a"), SourceConfig("b", 2.0), SourceConfig("c", 3.0))
-    assert resolve(file=file).data.sources == expected
+    names = ((source.path, source.weight) for source in resolve(file=file).data.sources)
+    assert [(Path(path).name, weight) for path, weight in names] == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -320,9 +453,17 @@ def test_a_key_of_another_section_is_named_with_it() -> None:
 
 def test_differing_keys_are_named() -> None:
     one, other = resolve("demo"), resolve("demo", overrides=["model.layers=5", "run.seed=3"])
-    assert differing_keys(one, other) == [f"model.layers: {one.model.layers} and 5"]
-    assert differing_keys(one, other, ("run",)) == ["run.seed: 0 and 3"]
+    assert differing_keys(one, other) == [Difference("model.layers", str(one.model.layers), "5")]
+    assert [str(change) for change in differing_keys(one, other, ("run",))] == ["run.seed: 0 and 3"]
     assert differing_keys(one, one) == []
+
+
+def test_values_that_differ_are_shown_as_they_are() -> None:
+    one = resolve(overrides=["run.sample_prompt=salt and pepper", "run.steps=3"])
+    other = resolve(overrides=["run.sample_prompt=Once ", "run.bytes=1e6"])
+    found = differing_keys(one, other, ("run",))
+    assert found[0] == Difference("run.steps", "3", "null")
+    assert found[2] == Difference("run.sample_prompt", "salt and pepper", '"Once "')
 
 
 def test_user_error_is_one_line() -> None:
@@ -336,7 +477,7 @@ def test_user_error_is_one_line() -> None:
     ("content", "said"),
     [
         ("[" * 5000, "is nested too deep; write it as"),
-        ("run: {steps: 2024-13-45}", "is not valid YAML (month must be in 1..12); write it as"),
+        ("run: {steps: !!timestamp 2024-13-45}", "is not valid YAML (month must be in 1..12); write it as"),
         (
             "model: {layers: [1, [2, 3]]}",
             "model.layers=(list) in FILE: must be a whole number; write it as 8",
