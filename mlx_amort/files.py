@@ -47,7 +47,13 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def expand_home(path: str | Path) -> Path:
-    """A path whose leading `~` or `~USER` is replaced by that home. Raises: UserError when there is no such home."""
+    """A path whose leading `~` or `~USER` is replaced by that home; `./~` is a name like any other.
+
+    Raises: UserError when there is no such home.
+    """
+    # Asked of the text, for a Path forgets a leading `./`.
+    if not os.fspath(path).startswith("~"):
+        return Path(path)
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -17,7 +17,7 @@ ROOMS = (
     ("errors", "backend"),
     ("amounts", "files", "streams"),
     ("config",),
-    ("ops",),
+    ("command_line", "ops"),
     ("model", "optim", "data", "plots"),
     ("train", "evaluate", "generate", "compare"),
     ("cost",),

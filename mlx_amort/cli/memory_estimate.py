@@ -18,8 +18,8 @@ from mlx_amort.cli.memory_tables import (
     describe_fits,
     describe_presets,
 )
-from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
-from mlx_amort.config.presets import preset_names
+from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.config.presets import DEFAULT_PRESET, preset_names
 from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.measure.worker_process import run_worker

@@ -41,9 +41,6 @@ _HELP = {
 }
 FLAGS = tuple((FLAG_OF[key], key, text) for key, text in _HELP.items())
 
-# What train, and what describes its data, takes where nothing else is named.
-DEFAULT_PRESET = "demo"
-
 Callback = Callable[..., Any]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from mlx_amort import command_line
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
@@ -153,7 +153,7 @@ def describe_profile(record: dict[str, Any]) -> str:
 def what_next(record: dict[str, Any], path: Path) -> str:
     """The command that uses a profile, or, without a fit, the one that measures enough for one."""
     if record["fit"]:
-        return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
+        return f"next  {command_line.command('plan', path, '--bytes', 'D', '--min-updates', 'U')}"
     return f"next  {grid_command(record, path)}"
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_amort.amounts import parse_size
-from mlx_amort.cli.options import DEFAULT_PRESET, USER_PATH, RequestedConfig, config_options
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.cli.progress import Progress
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.budget import budget_bytes, check_data, check_fits
 from mlx_amort.cost.memory.estimate import estimate
