@@ -18,6 +18,7 @@ ROOMS = (
     ("amounts", "files", "streams"),
     ("ops",),
     ("config", "backend"),
+    ("command_line",),
     ("model", "optim", "data", "plots"),
     ("train", "evaluate", "generate", "compare"),
     ("cost",),

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from mlx_amort.amounts import parse_size
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.config.values import RunConfig
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=USER_PATH)
 @click.option("--prompt", default="", metavar="TEXT", help="What to go on from; without one, a new line.")
 @click.option(
     "--bytes",

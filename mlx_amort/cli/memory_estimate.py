@@ -18,8 +18,9 @@ from mlx_amort.cli.memory_tables import (
     describe_fits,
     describe_presets,
 )
-from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
-from mlx_amort.config.reading import preset_names, resolve, to_dict
+from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.config.presets import DEFAULT_PRESET, preset_names
+from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.measure.worker_process import run_worker
 from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, with_step

@@ -18,11 +18,11 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from mlx_amort.config.values import ModelConfig, Precision
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.accumulation import adding_to
 from mlx_amort.ops.attention import scores_dominate
-from mlx_amort.ops.constants import CONVOLUTION_TAIL
+from mlx_amort.ops.constants import CONVOLUTION_TAIL, Precision
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots

@@ -18,8 +18,10 @@ def is_boundary(tokens: mx.array, rule: str) -> mx.array:
     """Which bytes of a chunk open a slot; its first byte always does.
 
     `every`: each byte of the boundary class. `first`: only those whose predecessor is not of that class.
-    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer, values below 256.
+    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer, values below 256. Raises: ValueError for another rule.
     """
+    if rule not in ("every", "first"):
+        raise ValueError(f"boundary rule {rule!r} is neither 'every' nor 'first'")
     boundary = mx.take(mx.array(BOUNDARY_CLASS), tokens)
     first_byte = mx.arange(tokens.shape[1]) == 0
     if rule == "first":

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mlx_amort.config.values import ModelConfig
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.ops.constants import Backend, Precision
 from mlx_amort.ops.paths import forced_path

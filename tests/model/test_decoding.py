@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlx_amort.config.values import ModelConfig
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.model.decoding import Decoder, DecodeState
 from mlx_amort.ops.constants import Backend, Precision

@@ -11,7 +11,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config.values import ModelConfig, OptimizerConfig, Precision, ScheduleConfig, StepConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import OptimizerConfig, Precision, ScheduleConfig, StepConfig
 from mlx_amort.model.blocks import Weights
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.optim.schedules import learning_rate

@@ -9,10 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import (
     Config,
     DataConfig,
-    ModelConfig,
     Precision,
     RunConfig,
     ScheduleConfig,

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mlx_amort.config.values import BlockKind, Config
+from mlx_amort.config.model import BlockKind
+from mlx_amort.config.values import Config
 from mlx_amort.ops.constants import (
     CONVOLUTION_TAIL,
     CPU_QUERY_BLOCK,

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from mlx_amort.config.values import Config, ModelConfig, OptimizerConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, OptimizerConfig
 from mlx_amort.cost.memory.blocks import WIDE, halves_of, head_at_work
 from mlx_amort.ops.constants import CONVOLUTION_TAIL, WIDTHS, Backend, Precision
 from mlx_amort.ops.newton_schulz import takes_gram_form

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from mlx_amort.config.reading import preset_names, resolve, to_dict
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.worker_process import run_worker
 from mlx_amort.cost.memory.blocks import halves_of
