@@ -18,6 +18,7 @@ from mlx_amort.config.checks import (
     nearest_multiples,
 )
 from mlx_amort.errors import UserError, assert_never
+from mlx_amort.ops.constants import CONVOLUTION_TAPS
 
 Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
 BoundaryRule = Literal["every", "first"]

@@ -167,6 +167,7 @@ def peak_bytes(step: StepConfig, is_recomputing: bool = False) -> int:
     return mx.get_peak_memory() - before
 
 
+@pytest.mark.slow
 def test_peak_memory_depends_on_rows_and_window_only() -> None:
     two = peak_bytes(StepConfig(batch=4, chunks=2, window=2))
     assert peak_bytes(StepConfig(batch=4, chunks=8, window=2)) <= 1.02 * two
@@ -175,6 +176,7 @@ def test_peak_memory_depends_on_rows_and_window_only() -> None:
     assert peak_bytes(StepConfig(batch=8, chunks=2, window=2)) > 1.5 * two
 
 
+@pytest.mark.slow
 def test_recomputing_activations_lowers_the_peak() -> None:
     step = StepConfig(batch=4, chunks=2, window=2)
     assert peak_bytes(step, is_recomputing=True) < 0.9 * peak_bytes(step)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_amort.backend import _device_memory_bytes
+from mlx_amort.backend.machine import _device_memory_bytes
 from mlx_amort.config.reading import resolve
 from mlx_amort.cost.configuration import point_of
 from mlx_amort.cost.measure import worker_process as process

@@ -147,6 +147,7 @@ def test_the_document_says_what_the_estimate_computes(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -189,6 +190,7 @@ def test_scores_of_a_chunk_shorter_than_a_block_are_its_own() -> None:
     assert longer.workspace - shorter.workspace == 3 * 2048 * 8 * (64 - 32) * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
