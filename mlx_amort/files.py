@@ -47,6 +47,19 @@ def make_folder(path: Path, what: str) -> None:
         raise UserError(what, f"{why} ({error.strerror})", "name another folder") from error
 
 
+def expand_home(path: str, what: str) -> str:
+    """Replace a leading ~ or ~NAME by that home folder; a file of that very name goes before it.
+
+    Raises: UserError, about `what`, when there is no such user, or no home folder.
+    """
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~") and not os.path.lexists(expanded):
+        user = expanded[1:].partition("/")[0]
+        why = f"there is no user named {user}" if user else "no home folder is known"
+        raise UserError(what, why, "write the whole path")
+    return expanded
+
+
 def flush_to_disk(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)

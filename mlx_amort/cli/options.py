@@ -23,6 +23,7 @@ from mlx_amort.errors import UserError
 FLAGS = (
     ("--trunk", "model.trunk", "Where the global blocks run, and how they mix."),
     ("--data", "data.sources", "File, folder, .bin or builtin:NAME; PATH:WEIGHT for a mix. Repeatable."),
+    ("--validation", "data.validation", "A corpus of its own to hold out; then none of --data is."),
     ("--batch", "step.batch", "Rows B of a micro-batch."),
     ("--chunks", "step.chunks", "Chunks K a row walks in one step."),
     ("--seq", "model.seq", "Bytes S of a chunk."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -18,10 +19,13 @@ from mlx_amort.config.presets import preset_path
 from mlx_amort.config.values import Config
 from mlx_amort.config.yaml_text import read_yaml, yaml_of
 from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.files import expand_home
 
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"
 BUILTIN = "builtin:"
+# A saved run without these was made by 0.1 and goes on with the bytes that it had.
+_DATA_OF_0_1 = {"validation_split": "tail", "raw": True}
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name != "preset")
 
@@ -58,16 +62,20 @@ def load(path: str | Path) -> Config:
 
 
 def from_dict(content: Mapping[str, Any], where: str = "") -> Config:
-    """The Config of nested plain values, the inverse of `to_dict`; what is absent keeps its default."""
+    """The Config of nested plain values, the inverse of `to_dict`; what is absent is what 0.1 did, or the default."""
     sections = dict(content)
     preset = _preset_of(sections, where)
+    if isinstance(sections.get("data"), Mapping):
+        sections["data"] = {**_DATA_OF_0_1, **sections["data"]}
     return _overlaid(Config(), _converted(sections, where), preset)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Nested plain values (dict, list, str, numbers, None) in the order of declaration, for YAML and JSON."""
     content = dataclasses.asdict(config)
-    content["data"]["sources"] = list(content["data"]["sources"])
+    content["data"]["sources"] = [
+        {"path": source.path, "weight": source.weight} for source in config.data.sources
+    ]
     return content
 
 
@@ -89,13 +97,17 @@ def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model
 
 def with_absolute_sources(config: Config) -> Config:
     """The configuration with its corpora named so that they are found from any folder, without `..` or links."""
+    data = config.data
     sources = tuple(
-        source
-        if source.path.startswith(BUILTIN)
-        else dataclasses.replace(source, path=str(Path(source.path).expanduser().resolve()))
-        for source in config.data.sources
+        dataclasses.replace(source, path=_absolute(source.path, "data.sources")) for source in data.sources
     )
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, sources=sources))
+    validation = None if data.validation is None else _absolute(data.validation, "data.validation")
+    return dataclasses.replace(config, data=dataclasses.replace(data, sources=sources, validation=validation))
+
+
+def _absolute(path: str, key: str) -> str:
+    # Unlike Path.resolve, realpath lets a loop of links pass, which opening it tells.
+    return path if path.startswith(BUILTIN) else os.path.realpath(expand_home(path, f"{key} '{path}'"))
 
 
 def _preset_of(sections: dict[str, Any], where: str) -> str | None:

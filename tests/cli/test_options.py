@@ -29,6 +29,7 @@ def ask(*arguments: str, default_preset: str | None = "demo") -> RequestedConfig
 FLAG_VALUES: dict[str, tuple[str, object]] = {
     "--trunk": ("recurrent", "recurrent"),
     "--data": ("a, [b].txt:0.5", (SourceConfig("a, [b].txt", 0.5),)),
+    "--validation": ("b, [c].txt:7", "b, [c].txt:7"),
     "--batch": ("3", 3),
     "--chunks": ("5", 5),
     "--seq": ("128", 128),

@@ -12,7 +12,7 @@ from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config, Precision
 from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.estimate import estimate
-from mlx_amort.data.sources import DISK_DTYPES
+from mlx_amort.data.parts import DISK_DTYPES
 from mlx_amort.errors import UserError
 
 MOST_WAYS = 3
