@@ -14,7 +14,8 @@ from mlx_amort.cli import main
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, DataConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import EVALUATION_ROWS, evaluate
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
@@ -175,7 +176,7 @@ def test_the_verb_prints_each_corpus_and_all(
     capsys: pytest.CaptureFixture[str], run_folder: Path, corpora: tuple[Corpus, Corpus]
 ) -> None:
     data = DataConfig(tuple(SourceConfig(corpus.name) for corpus in corpora), validation_fraction=0.25)
-    opened = open_corpora(data)
+    opened = open_corpora(data).held_out
     model = ByteLM(MODEL)
     expected = evaluate(model, model.init_weights(0), opened, EVALUATION_ROWS)
     code, out, err = run(capsys, "evaluate", str(run_folder))

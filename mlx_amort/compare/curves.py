@@ -137,7 +137,9 @@ def read_curve(path: Path) -> Curve:
 def _from_run(path: Path) -> Curve:
     folder = RunFolder(path)
     config = with_absolute_sources(folder.read_config())
-    fingerprints = tuple(corpus["fingerprint"] for corpus in folder.read_record().get("corpora", ()))
+    record = folder.read_record()
+    validated = record.get("validation", record["corpora"])
+    fingerprints = tuple(corpus["fingerprint"] for corpus in validated)
     elapsed_s = 0.0
     texts: dict[Text, dict[float, tuple[float, Row]]] = {}
     steps: list[tuple[float, float, float]] = []

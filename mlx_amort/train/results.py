@@ -174,7 +174,7 @@ class Results:
         run = self.run
         try:
             found = evaluate(
-                run.model, run.state.weights, run.corpora, max_bytes=max_bytes, progress=self._progress
+                run.model, run.state.weights, run.held_out, max_bytes=max_bytes, progress=self._progress
             )
         except _Interrupted:
             return
@@ -186,7 +186,7 @@ class Results:
             "whole": found.is_whole,
         }
         run.log.append(row)
-        self.console.validated(row, validation_targets(run.corpora))
+        self.console.validated(row, validation_targets(run.held_out))
 
     def _progress(self, done: int, total: int) -> None:
         if self.interrupt.is_set:

@@ -1,7 +1,7 @@
 """Everything a run works with, made ready: from a configuration, or from the folder of a run that stopped.
 
-What decides the bytes of step n, or the arrays of a state, cannot change on resume (`FIXED`); the length of
-the run, the schedule and the optimizer's constants can, from the next step on.
+What decides the bytes of step n, or the arrays of a state, cannot change on resume (`recorded_corpora.FIXED`);
+the length of the run, the schedule and the optimizer's constants can, from the next step on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mlx_amort.config.reading import SECTIONS, Difference, differing_keys, with_
 from mlx_amort.config.values import Config
 from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
+from mlx_amort.data.corpus import Corpus, Progress, check_ids, unit_name
+from mlx_amort.data.opening import Corpora, open_corpora
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
@@ -34,19 +35,9 @@ from mlx_amort.train.checkpoint import (
     versions,
 )
 from mlx_amort.train.metrics import MetricsLog
+from mlx_amort.train.recorded_corpora import check_same, check_there, fixed_changes, record_of
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
-
-FIXED = (
-    "model.",
-    "data.",
-    "step.batch",
-    "step.chunks",
-    "step.accum",
-    "step.precision",
-    "optimizer.name",
-    "run.seed",
-)
 
 
 @dataclass
@@ -60,6 +51,7 @@ class Run:
     config: Config
     machine: dict[str, Any]
     corpora: tuple[Corpus, ...]
+    held_out: tuple[Corpus, ...]
     stream: ByteStream
     model: ByteLM
     state: TrainState
@@ -74,8 +66,8 @@ class Run:
 
     @cached_property
     def zlib_bits(self) -> float:
-        """What zlib -9 needs a byte on the validation part, bits."""
-        return zlib_bits_per_byte(self.corpora)
+        """What zlib -9 needs per byte on the validation part, bits."""
+        return zlib_bits_per_byte(self.held_out)
 
 
 def new_run(
@@ -92,7 +84,7 @@ def new_run(
     folder.write(config, _new_record(machine, corpora, command))
     model = _model(config)
     state = new_train_state(model, config.optimizer, config.run.seed)
-    return Run(folder, config, machine, corpora, stream, model, state, MetricsLog(folder.metrics))
+    return Run(folder, config, machine, *corpora, stream, model, state, MetricsLog(folder.metrics))
 
 
 def resumed_run(
@@ -104,6 +96,7 @@ def resumed_run(
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
     One that was killed before its first checkpoint starts again: step 0 is a function of its configuration.
+    A corpus may have been moved: its content decides.
     Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus
     is not what it was; when the run is already longer than asked for.
     """
@@ -113,7 +106,7 @@ def resumed_run(
     state, trained, checkpoint = _saved_state(path)
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
-    refused = [str(change) for change in changed if change.key.startswith(FIXED)]
+    refused = fixed_changes(saved, config)
     if refused:
         raise UserError(
             f"--resume {path}",
@@ -130,10 +123,11 @@ def resumed_run(
     is_complete = state.step >= saved.total_steps
     if is_complete and state.step == config.total_steps and changed:
         raise nothing_left(path, state.step)
+    check_there(path, config.data)
     corpora, stream = _open_data(config, checking)
     is_new = checkpoint is None and not folder.record.exists()
     record = _new_record(machine, corpora, command) if is_new else folder.read_record()
-    _check_corpora(path, corpora, record)
+    check_same(path, corpora, record)
     # A log that cannot be read is told before anything is written.
     log = MetricsLog.resumed(folder.metrics, state.step)
     if not is_complete or changed:
@@ -149,7 +143,7 @@ def resumed_run(
         folder,
         config,
         machine,
-        corpora,
+        *corpora,
         stream,
         _model(config),
         state,
@@ -208,9 +202,7 @@ def saved_config(path: Path) -> Config:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise _changed_config(path, checkpoints[-1], f"it lacks {', '.join(missing[:3])}{more}")
     before, after = with_absolute_sources(trained), with_absolute_sources(config)
-    other = [
-        str(change) for change in differing_keys(before, after, SECTIONS) if change.key.startswith(FIXED)
-    ]
+    other = fixed_changes(before, after)
     if other:
         raise _changed_config(path, checkpoints[-1], f"trained with and written there: {'; '.join(other)}")
     return config
@@ -236,50 +228,27 @@ def state_bytes(config: Config) -> int:
     )
 
 
-def _open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:
+def _open_data(config: Config, checking: Progress | None) -> tuple[Corpora, ByteStream]:
     corpora = open_corpora(config.data)
-    check_ids(corpora, config.model.vocabulary, checking)
+    check_ids(corpora.all, config.model.vocabulary, checking)
     weights = [source.weight for source in config.data.sources]
     rows, row_units = config.step.accum * config.step.batch, config.model.seq * config.step.chunks + 1
-    return corpora, ByteStream(corpora, weights, config.run.seed, rows, row_units)
+    return corpora, ByteStream(corpora.training, weights, config.run.seed, rows, row_units)
 
 
 def _model(config: Config) -> ByteLM:
     return ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
 
 
-def _new_record(machine: dict[str, Any], corpora: Sequence[Corpus], command: Sequence[str]) -> dict[str, Any]:
+def _new_record(machine: dict[str, Any], corpora: Corpora, command: Sequence[str]) -> dict[str, Any]:
     return {
         "started_at": _now(),
         "command": list(command),
         "versions": versions(),
         "machine": machine,
-        "corpora": [
-            {"name": corpus.name, "units": corpus.units, "fingerprint": corpus.fingerprint()}
-            for corpus in corpora
-        ],
+        **record_of(corpora),
         "resumed": [],
     }
-
-
-def _check_corpora(path: Path, corpora: Sequence[Corpus], record: dict[str, Any]) -> None:
-    if len(corpora) != len(record["corpora"]):
-        raise UserError(
-            str(RunFolder(path).record),
-            f"tells of {len(record['corpora'])} corpora, and the run's configuration names {len(corpora)}",
-            "restore it from a copy, or start a new run with --out",
-        )
-    for corpus, known in zip(corpora, record["corpora"], strict=True):
-        if corpus.fingerprint() != known["fingerprint"]:
-            unit = unit_name(corpus.dtype)
-            how = f"{known['units']:,} {unit}s when the run started, {corpus.units:,} now"
-            if corpus.units == known["units"]:
-                how = f"still {corpus.units:,} {unit}s, with another content or in other files"
-            raise UserError(
-                f"--resume {path}",
-                f"corpus '{corpus.name}' changed: {how}",
-                "bring back what it was, or start a new run with --out",
-            )
 
 
 def _now() -> str:

@@ -128,7 +128,10 @@ def _wrong_in(record: object) -> str:
     wanted: dict[str, type] = {"name": str, "units": int, "fingerprint": str}
     if not isinstance(corpora, list) or not corpora:
         return "it has no list named corpora"
-    for number, corpus in enumerate(corpora, start=1):
+    validation = record.get("validation", [])
+    if not isinstance(validation, list):
+        return "validation is no list"
+    for number, corpus in enumerate([*corpora, *validation], start=1):
         if not isinstance(corpus, dict) or not all(
             isinstance(corpus.get(key), kind) and not isinstance(corpus.get(key), bool)
             for key, kind in wanted.items()

@@ -32,14 +32,14 @@ def amounts_at_end(run: Run, step: int) -> list[int]:
 
     Where there were validations on the way, first as much as these: figures over more text do not continue theirs.
     """
-    most, held_out = most_bytes_at_end(run, step), validation_targets(run.corpora)
+    most, held_out = most_bytes_at_end(run, step), validation_targets(run.held_out)
     is_less = most_bytes(run) < min(most, held_out)
     return [most_bytes(run), most] if run.config.run.eval_every is not None and is_less else [most]
 
 
 def bytes_to_validate(run: Run, last_step: int) -> int:
     """What the validations from here to `last_step` will read in all; the one at the end only if it is the end."""
-    held_out, every = validation_targets(run.corpora), run.config.run.eval_every
+    held_out, every = validation_targets(run.held_out), run.config.run.eval_every
     # Counted, not walked through: a run may be told to take 2^53 steps.
     due = 0 if every is None else max(0, (last_step - 1) // every - run.state.step // every)
     total = due * min(held_out, most_bytes(run))
