@@ -18,7 +18,7 @@ from mlx_amort.backend import describe_machine
 from mlx_amort.config.reading import SECTIONS, differing_keys, read_yaml, with_absolute_sources
 from mlx_amort.config.values import Config
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
+from mlx_amort.data.corpus import Corpus, ProgressCallback, check_ids, open_corpora, unit_name
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
@@ -78,7 +78,7 @@ class Run:
 
 
 def new_run(
-    config: Config, out: Path | None, command: Sequence[str], checking: Progress | None = None
+    config: Config, out: Path | None, command: Sequence[str], checking: ProgressCallback | None = None
 ) -> Run:
     """A run from its beginning; its folder is made once everything else is found to be in order.
 
@@ -98,7 +98,7 @@ def resumed_run(
     path: Path,
     resolve: Callable[[Config], Config],
     command: Sequence[str],
-    checking: Progress | None = None,
+    checking: ProgressCallback | None = None,
 ) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
@@ -233,7 +233,7 @@ def state_bytes(config: Config) -> int:
     )
 
 
-def _open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:
+def _open_data(config: Config, checking: ProgressCallback | None) -> tuple[tuple[Corpus, ...], ByteStream]:
     corpora = open_corpora(config.data)
     check_ids(corpora, config.model.vocabulary, checking)
     weights = [source.weight for source in config.data.sources]
