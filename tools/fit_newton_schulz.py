@@ -11,6 +11,8 @@ Printed for each choice: products a step, and ‖O - UVᵀ‖/√m for matrices 
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,6 +75,9 @@ def _decaying(count: int, power: float) -> Array:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for step in composition(SMALLEST, STEPS, DEGREE):
         print("    (" + ", ".join(f"{value:.6g}" for value in step) + "),")
     print("\n" + " " * 30 + "".join(f"{name:>19}" for name in spectra()))
