@@ -67,7 +67,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     else:
         yield f"  not compared: the runs have no {unit}s in common where all were validated"
     if any(bits is None for point in comparison.at_bytes for bits in point.bits):
-        yield f"{NOT_THERE}: outside what this run was validated at; nothing is extrapolated"
+        yield f"{NOT_THERE}: outside the bytes at which this run was validated; nothing is extrapolated"
     yield from _training(comparison)
     yield f"\nbits per {unit} at equal seconds of training"
     if comparison.at_seconds:

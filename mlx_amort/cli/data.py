@@ -106,7 +106,7 @@ def _boundary_lines(card: dict[str, Any]) -> Iterator[str]:
     yield f"  boundaries  against {card['slots']:,} slots {chunk}"
     for rule, found in card["boundaries"].items():
         yield (
-            f"    {rule:<8}  {found['density']:.3f} a byte; "
+            f"    {rule:<8}  {found['density']:.3f} per byte; "
             f"{found['overflow_share']:.1%} of {found['chunks']:,} chunks overflow; "
             f"{found['unslotted_share']:.1%} of boundaries get no slot"
         )

@@ -48,7 +48,7 @@ def test_validations_of_other_amounts_are_interpolated_where_those_of_one_text_d
     append_rows(short, validation(5, 5 * config.bytes_per_step, 2.2, 9000, True))
     compared = compare([read_curve(long), read_curve(short)])
     assert [point.bits for point in compared.at_bytes] == [(2.25, 2.2)]
-    assert any("more and less text" in warning for warning in compared.warnings)
+    assert any("different amounts of text" in warning for warning in compared.warnings)
     assert any("meet at one point only" in warning for warning in compared.warnings)
 
 

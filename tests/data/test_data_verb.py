@@ -28,8 +28,8 @@ corpus
   entropy     3.116 bits per byte, order 0, over the whole corpus
   zlib -9     {ZLIB_BITS:.3f} bits per byte, over the validation part
   boundaries  against 8 slots a chunk of 32 bytes (patch stride 4)
-    every     0.312 a byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
-    first     0.238 a byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
+    every     0.312 per byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
+    first     0.238 per byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
   sample
     one line, ten
     one line, ten
