@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import time
-import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mlx_amort.amounts import parse_size
 from mlx_amort.cli.checkpoints import checkpoint_of, step_of
 from mlx_amort.config.values import RunConfig
 from mlx_amort.errors import UserError
+from mlx_amort.streams import harmless
 
 STANDARD_INPUT = "-"
 
@@ -154,11 +154,3 @@ def write_bytes(drawn: Iterable[int]) -> None:
         sys.stdout.write(harmless(decoder.decode(bytes([byte]))))
         sys.stdout.flush()
     sys.stdout.write(harmless(decoder.decode(b"", final=True)) + "\n")
-
-
-def harmless(text: str) -> str:
-    """A text in which only printable characters, spaces, newlines and tabs are themselves, and others escaped."""
-    return "".join(
-        c if c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1]
-        for c in text
-    )

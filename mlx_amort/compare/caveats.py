@@ -102,9 +102,11 @@ def few_points(curves: Sequence[Curve], points: Sequence[ComparisonPoint]) -> li
     where = "at one point only" if points else "nowhere"
     warnings = []
     for curve in curves:
-        if curve.config is not None and curve.config.run.eval_every is None:
-            why = f"{curve.name} was validated at its end only"
-            warnings.append(f"{why}, so validations meet {where}; --eval-every STEPS validates on the way")
+        if curve.config is not None and len(curve.bytes) == 1:
+            why = f"{curve.name} was validated once, so validations meet {where}"
+            every = curve.config.run.eval_every
+            fewer = "" if every is None else f", fewer than {every:,},"
+            warnings.append(f"{why}; --eval-every STEPS{fewer} validates on the way")
     if warnings or any(curve.config is None for curve in curves):
         return warnings
     ranges = " and ".join(f"{curve.bytes[0]:,.0f} to {curve.bytes[-1]:,.0f}" for curve in curves)

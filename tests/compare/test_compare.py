@@ -144,6 +144,12 @@ def test_runs_without_a_common_range_say_so(tmp_path: Path) -> None:
     assert "before its first validation" in result.output
 
 
+def test_names_drive_no_terminal(tmp_path: Path) -> None:
+    paths = [str(write_csv(tmp_path / name, {10: 3.0, 20: 2.0})) for name in ("a\x1b[31m.csv", "b\n.csv")]
+    printed = CliRunner().invoke(command, paths).output
+    assert "\x1b" not in printed and "a\\x1b[31m.csv: 2 validations" in printed and "b\\n.csv: " in printed
+
+
 def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
     good, empty = pair[0], tmp_path / "empty"
     empty.mkdir()

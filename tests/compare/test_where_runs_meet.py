@@ -29,7 +29,10 @@ def test_runs_whose_validations_do_not_meet_are_compared_by_their_training(tmp_p
     told = CliRunner().invoke(command, [str(often), str(once)]).output
     assert "not compared: the runs have no bytes in common" in told
     assert "training, bits per byte at equal bytes seen: means of the steps around" in told
-    assert "validated at its end only, so validations meet nowhere; --eval-every STEPS" in told
+    assert (
+        "once was validated once, so validations meet nowhere; --eval-every STEPS validates on the way"
+        in told
+    )
     record = json.loads(CliRunner().invoke(command, [str(often), str(once), "--json"]).output)
     assert len(record["training_at_bytes"]) == 6 and record["training_at_bytes"][0]["train_bits"] == [
         2.0,
