@@ -13,6 +13,7 @@ from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.compare import BOOKKEEPING, Comparison, ComparisonPoint, Curve, compare, read_curve
 from mlx_amort.errors import UserError
+from mlx_amort.streams import harmless
 
 NOT_THERE = "-"
 _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
@@ -56,7 +57,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     curves, unit = comparison.curves, comparison.curves[0].unit
     labels = labels_of(curves)
     if comparison.corpus_warnings:
-        yield from (f"warning: {warning}" for warning in comparison.corpus_warnings)
+        yield from (f"warning: {harmless(warning)}" for warning in comparison.corpus_warnings)
         yield ""
     for label, curve in zip(labels, curves, strict=True):
         yield f"{label}: {_extent(curve)}"
@@ -66,7 +67,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     else:
         yield f"  not compared: the runs have no {unit}s in common where all were validated"
     if any(bits is None for point in comparison.at_bytes for bits in point.bits):
-        yield f"{NOT_THERE}: outside what this run was validated at; nothing is extrapolated"
+        yield f"{NOT_THERE}: outside the bytes at which this run was validated; nothing is extrapolated"
     yield from _training(comparison)
     yield f"\nbits per {unit} at equal seconds of training"
     if comparison.at_seconds:
@@ -87,13 +88,14 @@ def describe(comparison: Comparison) -> Iterator[str]:
                 yield f"  without effect on the figures: {'; '.join(beside)}"
     if further := comparison.warnings[len(comparison.corpus_warnings) :]:
         yield ""
-        yield from (f"warning: {warning}" for warning in further)
+        yield from (f"warning: {harmless(warning)}" for warning in further)
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
-    """The last part of each run's path, or the whole of it where two end alike."""
+    """The last part of each run's path, or the whole of it where two end alike; nothing in it drives a terminal."""
     short = [Path(curve.name).name or curve.name for curve in curves]
-    return short if len(set(short)) == len(short) else [curve.name for curve in curves]
+    names = short if len(set(short)) == len(short) else [curve.name for curve in curves]
+    return [harmless(name, kept="") for name in names]
 
 
 def _extent(curve: Curve) -> str:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import shutil
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -16,7 +13,7 @@ from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size, printable_lines
 from mlx_amort.command_line import command
-from mlx_amort.streams import write
+from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
 from mlx_amort.train.pace import Change, Forecast, Pace
@@ -28,7 +25,6 @@ SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
 SAMPLE_LINES = 6
 LARGEST_MEMORY_MISS = 0.1
-_TO_LINE_START, _CLEAR_TO_END = "\r", "\x1b[K"
 
 
 class Console:
@@ -41,12 +37,10 @@ class Console:
     def __init__(
         self, progress: TextIO, outcome: TextIO, is_quiet: bool = False, as_json: bool = False
     ) -> None:
-        self._stream = progress
         self._outcome = outcome
         self._is_quiet = is_quiet
         self._as_json = as_json
-        self._is_terminal = progress.isatty()
-        self._printed_at = -math.inf
+        self._moving = MovingLine(progress, SECONDS_BETWEEN_LINES)
         self._waiting: str | None = None
         self._recent: deque[Row] = deque(maxlen=RECENT_STEPS)
         self._last_step = 0
@@ -66,9 +60,9 @@ class Console:
                 self._line(line)
         self._line("")
         if run.state.step < last_step:
-            self._printed_at = -math.inf
+            self._moving.hurry()
             self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
-            self._printed_at = -math.inf
+            self._moving.hurry()
 
     def step(self, row: Row) -> None:
         """Show a step that was taken."""
@@ -100,12 +94,7 @@ class Console:
         """Show how far something is: at once on a terminal, else at most every few seconds."""
         if self._is_quiet:
             return
-        self._waiting = text
-        if self._is_terminal:
-            shown = text[: shutil.get_terminal_size().columns - 1]
-            write(self._stream, f"{_TO_LINE_START}{shown}{_CLEAR_TO_END}")
-        elif time.monotonic() - self._printed_at >= SECONDS_BETWEEN_LINES:
-            self._line(text)
+        self._waiting = None if self._moving.show(text) else text
 
     def validated(self, row: Row, held_out: int) -> None:
         """Report a validation."""
@@ -126,7 +115,7 @@ class Console:
 
     def summary(self, summary: Summary) -> None:
         """Print the outcome."""
-        self._end_moving_line()
+        self._moving.clear()
         if self._as_json:
             write(self._outcome, json.dumps(dataclasses.asdict(summary), indent=2) + "\n")
         else:
@@ -135,13 +124,7 @@ class Console:
     def _line(self, text: str, is_important: bool = False) -> None:
         if self._is_quiet and not is_important:
             return
-        self._end_moving_line()
-        write(self._stream, f"{text}\n")
-        self._printed_at = time.monotonic()
-
-    def _end_moving_line(self) -> None:
-        if self._waiting is not None and self._is_terminal:
-            write(self._stream, f"{_TO_LINE_START}{_CLEAR_TO_END}")
+        self._moving.stay(text)
         self._waiting = None
 
 

@@ -19,7 +19,7 @@ from mlx_amort.config.reading import SECTIONS, Difference, differing_keys, with_
 from mlx_amort.config.values import Config
 from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, Progress, check_ids, unit_name
+from mlx_amort.data.corpus import Corpus, ProgressCallback, check_ids, unit_name
 from mlx_amort.data.opening import Corpora, open_corpora
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
@@ -71,7 +71,7 @@ class Run:
 
 
 def new_run(
-    config: Config, out: Path | None, command: Sequence[str], checking: Progress | None = None
+    config: Config, out: Path | None, command: Sequence[str], checking: ProgressCallback | None = None
 ) -> Run:
     """A run from its beginning; its folder is made once everything else is found to be in order.
 
@@ -91,7 +91,7 @@ def resumed_run(
     path: Path,
     resolve: Callable[[Config], Config],
     command: Sequence[str],
-    checking: Progress | None = None,
+    checking: ProgressCallback | None = None,
 ) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
@@ -228,7 +228,7 @@ def state_bytes(config: Config) -> int:
     )
 
 
-def _open_data(config: Config, checking: Progress | None) -> tuple[Corpora, ByteStream]:
+def _open_data(config: Config, checking: ProgressCallback | None) -> tuple[Corpora, ByteStream]:
     corpora = open_corpora(config.data)
     check_ids(corpora.all, config.model.vocabulary, checking)
     weights = [source.weight for source in config.data.sources]

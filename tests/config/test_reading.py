@@ -192,7 +192,7 @@ def test_a_corpus_without_a_home_or_in_a_circle_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("one").symlink_to("other")
     Path("other").symlink_to("one")
-    with pytest.raises(UserError, match=r"^corpus 'one': cannot be (found|read)"):
+    with pytest.raises(UserError, match=r"^corpus '.*one': cannot be read"):
         open_corpora(with_absolute_sources(resolve(overrides=["data.sources=one"])).data)
 
 
