@@ -24,21 +24,23 @@ from mlx_amort.config.values import DataConfig
     multiple=True,
     help="Another corpus than the run's: file, folder, .bin or builtin:NAME. Repeatable.",
 )
+@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(run: Path, sources: tuple[str, ...], as_json: bool) -> None:
+def command(run: Path, sources: tuple[str, ...], best: bool, as_json: bool) -> None:
     """Bits per byte of a run over the whole validation part of its corpora, the state carried along the text.
 
-    RUN is the folder of a run; its newest checkpoint is taken. The validation part is the tail that was held
-    out of training, of another corpus as large a share of it.
+    RUN is the folder of a run; its newest checkpoint is taken, or with --best that of the best validation.
+    The validation part is the tail that was held out of training, of another corpus as large a share of it.
     """
     from mlx_amort.backend import set_cpu_cache_limit
     from mlx_amort.data.card import zlib_bits_per_byte
     from mlx_amort.data.corpus import check_ids, open_corpora
     from mlx_amort.evaluate import evaluate
     from mlx_amort.model.byte_lm import ByteLM
-    from mlx_amort.train.checkpoint import load_config, load_weights, newest_checkpoint
+    from mlx_amort.train.checkpoint import load_config, load_weights
+    from mlx_amort.train.checkpoint_folders import best_checkpoint, newest_checkpoint
 
-    checkpoint = newest_checkpoint(run)
+    checkpoint = best_checkpoint(run) if best else newest_checkpoint(run)
     config = load_config(checkpoint)
     corpora = open_corpora(_data_of(config.data, sources))
     checking = Progress("checking ids", "id")

@@ -35,18 +35,23 @@ from mlx_amort.config.values import RunConfig
     "--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0 from all."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same bytes.")
-def command(run: Path, prompt: str, count: str, temperature: float, top_k: int, seed: int) -> None:
+@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
+def command(
+    run: Path, prompt: str, count: str, temperature: float, top_k: int, seed: int, best: bool
+) -> None:
     """Write N bytes that follow a prompt to standard output as they come, in constant memory however many.
 
-    RUN is the folder of a run; its newest checkpoint is taken. The prompt itself is not repeated.
+    RUN is the folder of a run; its newest checkpoint is taken, or with --best that of the best validation.
+    The prompt itself is not repeated.
     """
     from mlx_amort.backend import set_cpu_cache_limit
     from mlx_amort.generate import sample
     from mlx_amort.model.byte_lm import ByteLM
-    from mlx_amort.train.checkpoint import load_config, load_weights, newest_checkpoint
+    from mlx_amort.train.checkpoint import load_config, load_weights
+    from mlx_amort.train.checkpoint_folders import best_checkpoint, newest_checkpoint
 
     bytes_wanted = parse_size(count, "--bytes")
-    checkpoint = newest_checkpoint(run)
+    checkpoint = best_checkpoint(run) if best else newest_checkpoint(run)
     config = load_config(checkpoint)
     set_cpu_cache_limit()
     model = ByteLM(config.model, config.step.precision)
