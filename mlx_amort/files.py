@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -85,9 +86,15 @@ def make_folder(path: Path, what: str) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
+    """Wait until a file's content, or a folder's list of names, is on disk.
+
+    File systems that cannot flush a folder (SMB, some of FUSE) answer EINVAL or ENOTSUP; they are not waited for.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)):
+            raise
     finally:
         os.close(descriptor)

@@ -19,7 +19,8 @@ from mlx_amort.data.opening import open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import EVALUATION_ROWS, evaluate
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
-from mlx_amort.train.checkpoint import load_config, newest_checkpoint, save
+from mlx_amort.train.checkpoint import load_config, save
+from mlx_amort.train.checkpoint_folders import newest_checkpoint
 from mlx_amort.train.state import new_train_state
 
 MODEL = ModelConfig(layers=1, hidden=16, ffn=16, heads=2, seq=16)

@@ -32,9 +32,12 @@ from mlx_amort.config.values import DataConfig
     metavar="STEP",
     help="The checkpoint of this step. Without: the newest.",
 )
+@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
 @click.option("--whole", is_flag=True, help="Score all of the text, not only the part that is held out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(run: Path, sources: tuple[str, ...], step: int | None, whole: bool, as_json: bool) -> None:
+def command(
+    run: Path, sources: tuple[str, ...], step: int | None, best: bool, whole: bool, as_json: bool
+) -> None:
     """Bits per byte of a run over the whole validation part of its corpora, the state carried along the text.
 
     RUN is the folder of a run; its newest checkpoint is taken unless another is named. The validation part is what was
@@ -48,7 +51,7 @@ def command(run: Path, sources: tuple[str, ...], step: int | None, whole: bool, 
     from mlx_amort.model.byte_lm import ByteLM
     from mlx_amort.train.checkpoint import load_config, load_weights
 
-    checkpoint = checkpoint_of(run, step)
+    checkpoint = checkpoint_of(run, step, best)
     config = load_config(checkpoint)
     data = _data_of(config.data, sources)
     corpora = open_whole(data) if whole else open_corpora(data).held_out

@@ -200,6 +200,7 @@ class RunConfig:
     eval_every: int | None = None
     save_every: int | None = None
     keep_checkpoints: int = 2
+    keep_best: bool = False
     sample_bytes: int = 400
     sample_prompt: str = "The "
     sample_temperature: float = 0.8

@@ -26,9 +26,10 @@ from mlx_amort.data.opening import open_corpora
 from mlx_amort.evaluate import evaluate
 from mlx_amort.generate import sample
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.train.checkpoint import WEIGHTS, load_latest, versions
+from mlx_amort.train.checkpoint import load_latest, versions
+from mlx_amort.train.checkpoint_folders import WEIGHTS
 from mlx_amort.train.header import header_lines
-from mlx_amort.train.run import resumed_run, saved_config
+from mlx_amort.train.resume import resumed_run, saved_config
 from tests.train.tiny import go_on, train_quietly
 
 FILES = Path(__file__).parents[1] / "files_of_0_1"
