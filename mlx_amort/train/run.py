@@ -6,7 +6,6 @@ the run, the schedule and the optimizer's constants can, from the next step on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,8 +21,8 @@ from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, uni
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.ops.precision import policy_of
-from mlx_amort.optim.partition import owners
+from mlx_amort.ops.constants import WIDTHS
+from mlx_amort.optim.partition import state_numbers
 from mlx_amort.train.checkpoint import (
     RECORD,
     complete_checkpoints,
@@ -223,14 +222,9 @@ def _changed_config(path: Path, checkpoint: Path, why: str) -> UserError:
 
 def state_bytes(config: Config) -> int:
     """Bytes of weights, gradient accumulator and optimizer state: what a step needs before any activation."""
-    policy = policy_of(config.step.precision)
-    shapes = config.model.parameter_shapes()
-    # Muon keeps one array of a matrix's size, AdamW two.
-    kept = {"muon": 1, "adamw": 2}
-    return sum(
-        math.prod(shapes[name]) * (policy.weights.size * (1 + kept[owner]) + policy.gradients.size)
-        for name, owner in owners(shapes, config.optimizer.name).items()
-    )
+    widths, parameters = WIDTHS[config.step.precision], config.model.parameters
+    state = state_numbers(config.model.parameter_shapes(), config.optimizer.name)
+    return (parameters + state) * widths.weights + parameters * widths.gradients
 
 
 def _open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:
