@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mlx_amort.plots.configurations import bytes_per_step_of, colour_of, key_of, measured_s_of, short_name
+from mlx_amort.plots.configurations import colour_of, key_of, short_name
 from mlx_amort.plots.figure import (
     GREY,
     INK,
@@ -24,30 +24,31 @@ from mlx_amort.plots.figure import (
 
 
 def cost_curve(record: Record, path: Path) -> None:
-    """Two panels against bytes a step: step time with the fitted lines, and rate with the ceiling.
+    """Two panels against bytes per step: step time with the fitted lines, and rate with the ceiling.
 
-    record: profile.json with its fit; its `chosen` configuration, when there is one, is ringed; its
-    `held_out` rows are drawn as diamonds.
+    record: profile.json with its cost model; its `chosen` configuration, when there is one, is ringed; its
+    `holdout` is drawn as diamonds.
     """
-    fit, points = record["fit"], record["fit"]["points"]
+    model, points = record["cost_model"], record["cost_model"]["points"]
     figure, (times, rates) = new_figure(11.0, 4.8, panels=2)
     sizes = [point["bytes_per_step"] for point in points]
     extent = (min(sizes), max(sizes))
-    for optimizer, c0_s in fit["c0_s"].items():
+    third_term, c1_s_per_byte = model["third_term"], model["c1_us_per_byte"] * 1e-6
+    for optimizer, c0_s in model["c0_s"].items():
         own = [point for point in points if point["optimizer"] == optimizer]
-        _draw_law(times, rates, optimizer, own, c0_s, fit["third_term"], fit["c1_us_per_byte"] * 1e-6, extent)
+        _draw_model(times, rates, optimizer, own, c0_s, third_term, c1_s_per_byte, extent)
     _draw_others(times, rates, record)
     _draw_chosen(times, rates, record)
     times.set_xlim(0, max(sizes) * 1.1)
     times.set_ylim(0, 1.12 * max(point["measured_s"] for point in points))
     times.xaxis.set_major_formatter(FuncFormatter(thousands))
-    doubt = ": the law is in doubt" if fit["is_doubtful"] else ""
-    doubt = ": the law is rejected" if fit["law"] == "rejected" else doubt
-    set_labels(times, f"What a step costs{doubt}", "bytes a step, T", "step time (s)")
+    doubt = ": the cost model is in doubt" if model["is_doubtful"] else ""
+    doubt = ": the cost model is rejected" if model["form"] == "rejected" else doubt
+    set_labels(times, f"What a step costs{doubt}", "bytes per step, T", "step time (s)")
     log_bytes(rates, sizes)
     rates.yaxis.set_major_formatter(FuncFormatter(thousands))
     top = max(p["bytes_per_step"] / p["measured_s"] for p in points)
-    ceiling = fit["ceiling_bytes_per_s"]
+    ceiling = model["ceiling_bytes_per_s"]
     if ceiling:
         text = f"ceiling 1/c1 = {ceiling:,.0f} bytes/s"
         # A ceiling far above all points would press them flat against the axis: it is then named, not drawn.
@@ -58,17 +59,17 @@ def cost_curve(record: Record, path: Path) -> None:
             top = max(top, ceiling)
             rates.axhline(ceiling, color=INK, linewidth=1.0, linestyle=(0, (5, 3)))
         # Curves rise to the ceiling from below, or fall to it where c0 is negative: the side far from them is free.
-        left, side = (0.98, "right") if min(fit["c0_s"].values()) < 0 else (0.02, "left")
+        left, side = (0.98, "right") if min(model["c0_s"].values()) < 0 else (0.02, "left")
         rates.text(left, 0.98, text, fontsize=9, color=INK, ha=side, va="top", transform=rates.transAxes)
     rates.set_ylim(0, top * 1.2)
-    set_labels(rates, "What it buys", "bytes a step, T (log scale)", "rate (bytes/s)")
+    set_labels(rates, "What it buys", "bytes per step, T (log scale)", "rate (bytes/s)")
     figure.legend(
         *times.get_legend_handles_labels(), fontsize=9, frameon=False, loc="outside lower center", ncols=3
     )
     save_figure(figure, path)
 
 
-def _draw_law(
+def _draw_model(
     times: Axes,
     rates: Axes,
     optimizer: str,
@@ -125,34 +126,38 @@ def _draw_law(
 
 def _draw_others(times: Axes, rates: Axes, record: Record) -> None:
     """Held-out configurations as diamonds; rows of another setting as crosses and slower visits as dots, in grey."""
-    held_out = [row for row in record.get("held_out") or [] if row.get("measured_s")]
-    kept_out = {key_of(row) for row in record["fit"]["kept_out"] if "status" not in row["reason"]}
-    others = [row for row in record["rows"] if key_of(row) in kept_out and measured_s_of(row)]
-    diamond = {"marker": "D", "color": "none", "markeredgecolor": INK, "markersize": 6.5}
-    cross = {"marker": "x", "color": GREY, "markersize": 5.5}
-    dot = {"marker": ".", "color": GREY, "markersize": 3.5, "zorder": 1}
+    model = record["cost_model"]
+    held_out = [row for row in record["holdout"] if row["measured_s"]]
+    kept_out = {key_of(row) for row in model["kept_out"] if "status" not in row["reason"]}
+    measured: list[Record] = [
+        {**row, "measured_s": row["step_s"]} for row in record["measurements"] if row["step_s"]
+    ]
+    others = [row for row in measured if key_of(row) in kept_out]
+    diamond: dict[str, Any] = {"marker": "D", "color": "none", "markeredgecolor": INK, "markersize": 6.5}
+    cross: dict[str, Any] = {"marker": "x", "color": GREY, "markersize": 5.5}
+    dot: dict[str, Any] = {"marker": ".", "color": GREY, "markersize": 3.5, "zorder": 1}
     kinds: tuple[tuple[list[Record], dict[str, Any], str], ...] = (
         (held_out, diamond, "held out"),
         (others, cross, "not fitted (other setting)"),
-        (record["fit"].get("slower_visits", []), dot, "a slower visit"),
+        (model["slower_visits"], dot, "a slower visit"),
     )
     for rows, style, label in kinds:
         if rows:
-            x = np.array([bytes_per_step_of(row) for row in rows])
-            y = np.array([row.get("measured_s") or measured_s_of(row) for row in rows])
+            x = np.array([row["bytes_per_step"] for row in rows])
+            y = np.array([row["measured_s"] for row in rows])
             times.plot(x, y, linestyle="none", label=label, **style)
             rates.plot(x, x / y, linestyle="none", label=label, **style)
 
 
 def _draw_chosen(times: Axes, rates: Axes, record: Record) -> None:
-    chosen = record.get("chosen")
+    chosen = record["chosen"]
     if not chosen:
         return
-    match = [point for point in record["fit"]["points"] if key_of(point) == key_of(chosen)]
-    step_s = match[0]["measured_s"] if match else chosen.get("step_s")
+    match = [point for point in record["cost_model"]["points"] if key_of(point) == key_of(chosen)]
+    step_s = match[0]["measured_s"] if match else chosen["step_s"]
     if not step_s:
         return
-    x, ceiling = bytes_per_step_of(chosen), record["fit"]["ceiling_bytes_per_s"]
+    x, ceiling = chosen["bytes_per_step"], record["cost_model"]["ceiling_bytes_per_s"]
     share = f"\n{x / step_s / ceiling:.0%} of the ceiling" if ceiling else ""
     name = f"chosen: {short_name(chosen)} {chosen['optimizer']}"
     # Both curves rise to the right: the line leaves the upper left corner free, the rate the lower right one.
@@ -177,13 +182,13 @@ def _draw_chosen(times: Axes, rates: Axes, record: Record) -> None:
 def residuals(record: Record, path: Path) -> None:
     """Every point's error, fitted and left out, one line a configuration; held-out predictions below them.
 
-    record: profile.json with its fit.
+    record: profile.json with its cost model.
     """
-    fit = record["fit"]
+    model = record["cost_model"]
     points = sorted(
-        fit["points"], key=lambda p: (p["optimizer"], p["bytes_per_step"], p["batch"]), reverse=True
+        model["points"], key=lambda p: (p["optimizer"], p["bytes_per_step"], p["batch"]), reverse=True
     )
-    held_out = [row for row in record.get("held_out") or [] if row.get("measured_s")]
+    held_out = [row for row in record["holdout"] if row["measured_s"]]
     names = [f"{short_name(row)} {row['optimizer']}" for row in held_out] + [
         f"{short_name(p)} {p['optimizer']}" for p in points
     ]
@@ -210,8 +215,8 @@ def residuals(record: Record, path: Path) -> None:
     reach = max(1.0, 1.15 * max(abs(bound) for bound in axis.get_xlim()))
     axis.set_xlim(-reach, reach)
     axis.grid(True, axis="y", color="#F0F0F0")
-    fitted, without = fit["max_relative_error"], fit["leave_one_out_error"]
-    title = f"How far the law is off: at most {fitted:.1%} fitted, {without:.1%} left out"
+    fitted, without = model["max_relative_error"], model["leave_one_out_error"]
+    title = f"How far the cost model is off: at most {fitted:.1%} fitted, {without:.1%} left out"
     set_labels(axis, title, "(predicted − measured) / measured, %", "")
     figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=3)
     save_figure(figure, path)

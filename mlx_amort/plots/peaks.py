@@ -7,7 +7,6 @@ from typing import Any
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from mlx_amort.plots.configurations import is_checkpointed, peak_bytes_of
 from mlx_amort.plots.figure import (
     AMBER,
     BLUE,
@@ -25,23 +24,24 @@ from mlx_amort.plots.figure import (
 
 def memory(record: Record, path: Path) -> None:
     """Peak memory against rows a step, a colour for each K, and what did not fit; record: profile.json."""
-    peaks = [(row, peak) for row in record["rows"] if (peak := peak_bytes_of(row)) is not None]
+    rows = record["measurements"]
+    peaks = [(row, row["peak_bytes"]) for row in rows if row["peak_bytes"] is not None]
     unit, unit_bytes = ("MB", 1e6) if max((peak for _, peak in peaks), default=0.0) < 1e9 else ("GB", 1e9)
     measured = [(row, peak / unit_bytes) for row, peak in peaks]
-    refused = [row for row in record["rows"] if "not fit" in str(row.get("status", ""))]
+    refused = [row for row in rows if row["status"] == "did not fit"]
     figure, (axis,) = new_figure(6.8, 4.2)
-    chunk_counts = sorted({int(row["chunks"]) for row, _ in measured})
-    lengths = [int(row["seq"]) for row, _ in measured]
+    chunk_counts = sorted({row["chunks"] for row, _ in measured})
+    lengths = [row["seq"] for row, _ in measured]
     usual = max(set(lengths), key=lengths.count, default=0)
     colours = [BLUE, AMBER, GREEN, PURPLE, RED, GREY]
     seen = set()
     for row, peak in measured:
-        kind, place = (is_checkpointed(row), str(row["optimizer"])), chunk_counts.index(int(row["chunks"]))
+        kind, place = (row["activation_checkpointing"], row["optimizer"]), chunk_counts.index(row["chunks"])
         seen.add(kind)
         # Set apart by K: with a fixed window the points of one B lie on top of each other.
-        x = int(row["batch"]) * 1.07 ** (place - (len(chunk_counts) - 1) / 2)
+        x = row["batch"] * 1.07 ** (place - (len(chunk_counts) - 1) / 2)
         axis.plot(x, peak, **_memory_marker(*kind, colours[place % len(colours)]))
-        if int(row["seq"]) != usual:
+        if row["seq"] != usual:
             note = f"S {row['seq']}"
             axis.annotate(note, (x, peak), (9, -3), textcoords="offset points", fontsize=8, color=INK)
     for index, chunks in enumerate(chunk_counts):
@@ -52,8 +52,8 @@ def memory(record: Record, path: Path) -> None:
     top = 1.15 * max((peak for _, peak in measured), default=1.0)
     notes: dict[int, list[str]] = {}
     for row in refused:
-        note = f"S {row['seq']}" if int(row["seq"]) != usual else f"K {row['chunks']}"
-        notes.setdefault(int(row["batch"]), []).append(note)
+        note = f"S {row['seq']}" if row["seq"] != usual else f"K {row['chunks']}"
+        notes.setdefault(row["batch"], []).append(note)
     for batch, own in notes.items():
         axis.plot(batch, top, "x", color=INK, markersize=8, markeredgewidth=1.8)
         note = ", ".join(dict.fromkeys(own))
@@ -63,7 +63,7 @@ def memory(record: Record, path: Path) -> None:
             [], [], "x", color=INK, markersize=8, linestyle="none", markeredgewidth=1.8, label="did not fit"
         )
         top *= 1.08
-    batches = sorted({int(row["batch"]) for row in [*refused, *(row for row, _ in measured)]})
+    batches = sorted({row["batch"] for row in [*refused, *(row for row, _ in measured)]})
     axis.set_xscale("log")
     axis.set_ylim(0, top)
     if batches:
