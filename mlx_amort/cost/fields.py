@@ -118,7 +118,7 @@ class Fields:
         """An amount of memory under one of several keys, in bytes."""
         amount = self.scaled(factors)
         if amount is not None and not 0 <= amount <= LARGEST_BYTES:
-            raise self.refuse(name, f"{amount:g} bytes is no amount of memory")
+            raise self.refuse(name, f"{amount:g} bytes is not an amount of memory")
         return None if amount is None else round(amount)
 
     def flag(self, *keys: str) -> bool:

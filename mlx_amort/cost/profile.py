@@ -166,7 +166,7 @@ class Profile:
     status: str = "complete"
     started_at: str = ""
     elapsed_s: float | None = None
-    request: Mapping[str, object] | None = None
+    request: Mapping[str, object] = field(default_factory=dict)
     identity: Mapping[str, Fact] | None = None
     machine: Mapping[str, Fact] = field(default_factory=dict)
     model: Mapping[str, Fact] = field(default_factory=dict)

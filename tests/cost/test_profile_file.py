@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_amort.cost.profile_file import LARGEST_FILE_BYTES, read_measurements, read_profile
-from mlx_amort.cost.time.fitting import fit_profile
+from mlx_amort.cost.profile_file import LARGEST_FILE_BYTES, read_measurements, read_profile, write_profile
+from mlx_amort.cost.time.fitting import fit_profile, refit
 from mlx_amort.errors import UserError
+from tests.cost.test_plots_and_report import whole_profile
 
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
 
@@ -114,8 +115,8 @@ OTHERS = "".join(f"{batch},1,64,muon,{3 * batch},1\n" for batch in (1, 2, 4, 8))
         ("2,1,64,muon,9e-8,1\n", "not between"),
         ("1e308,1,64,muon,3,1\n", "is over 2,147,483,647"),
         ("2147483647,2147483647,64,muon,3,1\n", "bytes per step: .* is over"),
-        ("2,1,64,muon,3,1e308\n", "is no amount of memory"),
-        ("2,1,64,muon,3,-1\n", "is no amount of memory"),
+        ("2,1,64,muon,3,1e308\n", "is not an amount of memory"),
+        ("2,1,64,muon,3,-1\n", "is not an amount of memory"),
         ("2,1,64,muon,nan,1\n", "not finite"),
         (f"2,1,64,{'m' * 200_000},3,1\n", "line 6: is not CSV"),
         (f"2,1,64,{'m' * 100_000},3,1\n", "optimizer: .* is not a name"),
@@ -175,3 +176,116 @@ def test_what_has_no_end_and_what_is_too_large_are_not_read(tmp_path: Path) -> N
         handle.truncate(LARGEST_FILE_BYTES + 1)
     with pytest.raises(UserError, match=r"at most .* are read"):
         read_profile(tmp_path / "large.csv")
+
+
+TIMES = [(4, 1, 0.5), (8, 1, 0.75), (16, 1, 1.25), (32, 1, 2.25)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch;chunks;seq;optimizer;step_s\n" + "".join(f"{b};{k};64;muon;{s}\n" for b, k, s in TIMES),
+        "sep=;\nBatch;Chunks;Seq;Optimizer;Step_s\n"
+        + "".join(f"{b};{k};64;Muon;{str(s).replace('.', ',')}\n" for b, k, s in TIMES),
+        "batch\tchunks\tseq\toptimizer\tstep_s\n"
+        + "".join(f"{b}\t{k}\t64\tmuon\t{str(s).replace('.', ',')}\n" for b, k, s in TIMES),
+        "\ufeffBATCH,CHUNKS,SEQ,OPTIMIZER,STEP_S,,\r\n"
+        + "".join(f"{b}.0,{k},64,muon,{s},,\r\n" for b, k, s in TIMES)
+        + ",,,,,,\r\n\r\n",
+    ],
+    ids=["semicolons", "sep and decimal commas", "tabs and decimal commas", "capitals and empty columns"],
+)
+def test_what_a_spreadsheet_writes_is_read(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "sheet.csv"
+    file.write_text(text, encoding="utf-8", newline="")
+    rows = read_measurements(file)
+    assert [(row.configuration.batch, row.configuration.chunks, row.step_s) for row in rows] == TIMES
+    assert {row.configuration.optimizer for row in rows} == {"muon"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch:chunks:seq:optimizer:step_ms\n1:1:8:muon:3\n", "separated by ','"),
+        (
+            "batch;chunks;seq;optimizer;step_ms\n1;1;8;muon;1.234,5\n",
+            "line 2, step_ms: '1.234,5' is not a number",
+        ),
+        ('batch,chunks,seq,optimizer,step_ms\n1,1,8,muon,"2,1"\n', "'2,1' is not a number"),
+        (
+            "batch,chunks,seq,optimizer,step_ms\n\n1,1,8,muon,3,4\n",
+            "line 3: has 6 fields, and the heading has 5",
+        ),
+        (
+            "batch,chunks,seq,optimizer,step_ms\n1.5,1,8,muon,3\n",
+            "line 2, batch: '1.5' is not a whole number",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "wrong.csv"
+    file.write_text(text)
+    with pytest.raises(UserError) as refusal:
+        read_measurements(file)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("samples_s", [0, 0, 0], "samples_s: 0 s is not between"),
+        ("samples_s", [-1.0], "samples_s: -1 s is not between"),
+        ("samples_s", 3, "samples_s: 3 is not a list"),
+        ("update_s", -0.1, "update_s: -0.1 s is not between 0 and"),
+        ("compile_s", -1, "compile_s: -1 s is not between 0 and"),
+        ("wall_s", 1e300, "wall_s: 1e[+]300 s is not between 0 and"),
+        ("phases", {"update": "long"}, "phases, update: 'long' is not a number"),
+        ("phases", [1], "phases: is a value of kind list instead of an object"),
+        ("step_s", 0, "step time: 0 s is not between"),
+        ("peak_bytes", -1, "peak memory: -1 bytes is not an amount of memory"),
+        ("window", 0, "window: 0 is not a whole number"),
+        ("note", 5, "note: 5 is not a text"),
+        ("is_anchor", "perhaps", "is_anchor: 'perhaps' is neither yes nor no"),
+    ],
+)
+def test_an_impossible_value_of_a_profile_is_refused_where_it_is_read(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    good = {"batch": 1, "chunks": 1, "seq": 8, "optimizer": "muon", "step_s": 1.0}
+    (tmp_path / "profile.json").write_text(json.dumps({"measurements": [good, {**good, key: value}]}))
+    with pytest.raises(UserError, match=message) as refusal:
+        read_profile(tmp_path)
+    assert "measurement 2" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("plan", {"visits": 3}),
+        ("plan", [1]),
+        ("rates", {"products": [], "copy_bytes_per_s": 1.0}),
+        ("rates", {"products": [{"name": "x"}], "copy_bytes_per_s": 1.0}),
+        ("roofline", {"c1_us_per_byte": 0}),
+        ("holdout", [{"batch": 1, "chunks": 1, "seq": 8, "optimizer": "muon"}]),
+        ("anchor", {"batch": 1}),
+        ("drift", {"visits": 3}),
+        ("elapsed_s", "long"),
+        ("machine", 7),
+        ("status", 7),
+    ],
+)
+def test_a_damaged_part_of_a_profile_is_refused_by_its_name(tmp_path: Path, key: str, value: object) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps({"measurements": [], key: value}))
+    with pytest.raises(UserError) as refusal:
+        read_profile(tmp_path)
+    assert key in str(refusal.value).replace("held out", "holdout") and "\n" not in str(refusal.value)
+
+
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+    made = whole_profile()
+    write_profile(made, tmp_path / "profile.json")
+    read = read_profile(tmp_path)
+    assert read.cost_model is None
+    refit(made)
+    refit(read)
+    assert read.to_record() == made.to_record()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_rates_of_every_shape_make_a_roofline() -> None:
     roofline = roofline_of(TINY, rates)
     assert roofline.c1_us_per_byte > 0
     assert roofline.c0_s["muon"] > 0 and roofline.c0_s["adamw"] > 0
+
+
+def test_a_worker_imports_what_its_parent_does_wherever_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numpy.py", "statistics.py", "mlx_amort/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise ImportError('of the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
+    assert (row.status, row.note) == ("ok", "")
 
 
 def test_a_worker_over_its_memory_is_stopped_and_is_a_row() -> None:
