@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -160,3 +163,18 @@ def test_every_key_has_one_spelling() -> None:
 
 def test_a_placeholder_stays_one() -> None:
     assert command("generate", Path("run"), "--prompt", "TEXT") == "mlx-amort generate run --prompt TEXT"
+
+
+def test_no_command_with_a_name_in_it_is_written_elsewhere() -> None:
+    package = Path(__file__).parents[1] / "mlx_amort"
+    found = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        # A command of which a later part is filled in.
+        for part, following in itertools.pairwise(node.values)
+        if isinstance(part, ast.Constant) and isinstance(following, ast.FormattedValue)
+        if re.search(r"mlx-amort [a-z-]+( \S+)* $", str(part.value))
+    ]
+    assert found == []

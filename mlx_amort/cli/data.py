@@ -15,6 +15,7 @@ from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import DataConfig, DataDtype
 from mlx_amort.data.card import describe
 from mlx_amort.data.corpus import open_corpora
+from mlx_amort.errors import printable
 
 SHOWN_SKIPPED = 5
 
@@ -69,7 +70,7 @@ def command(
         share = {"weight": source.weight, "row_share": source.weight / total}
         cards.append({**describe(corpus, *slots), **share})
         if not as_json:
-            click.echo("\n".join(_card_lines(cards[-1])) + "\n")
+            click.echo("\n".join(printable(line) for line in _card_lines(cards[-1])) + "\n")
     if as_json:
         click.echo(json.dumps({"preset": config.preset, "corpora": cards}, indent=2))
 

@@ -18,7 +18,7 @@ from mlx_amort.cost.profile_store import has_law, kept_profiles, profiles_folder
 from mlx_amort.cost.time.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate, Request
 from mlx_amort.cost.time.cost_model import Fit, fit_record
 from mlx_amort.cost.time.planner import Plan, plan_run
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, printable
 
 
 @click.command()
@@ -62,7 +62,7 @@ def command(
     )
     if file is None:
         file = newest_profile()
-        click.echo(f"profile: {file}", err=as_json)
+        click.echo(printable(f"profile: {file}"), err=as_json)
     record = read_record(file)
     rows = rows_from_records(record["rows"], str(file))
     fit = fit_record(record, str(file))

@@ -25,7 +25,7 @@ from mlx_amort.cost.measure.worker_process import ProcessMeasurer, usable_memory
 from mlx_amort.cost.profile_store import FILE_NAME, default_folder
 from mlx_amort.cost.sentences import describe_outcome, describe_row
 from mlx_amort.cost.time.cost_model import fit_record
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, did_you_mean, printable
 from mlx_amort.files import make_folder
 
 Value = TypeVar("Value")
@@ -165,7 +165,8 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        click.echo(f"\r\033[K{text}" if self._is_terminal else text, err=True)
+        shown = printable(text)
+        click.echo(f"\r\033[K{shown}" if self._is_terminal else shown, err=True)
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""

@@ -7,8 +7,10 @@ An undeclared key is refused with the nearest one. Dumping and reading back is t
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,7 +21,7 @@ from mlx_amort.config.flags import FLAG_OF, KEY_OF
 from mlx_amort.config.presets import preset_path
 from mlx_amort.config.values import Config
 from mlx_amort.config.yaml_text import read_yaml, yaml_of
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, advice, did_you_mean
 from mlx_amort.files import expand_home
 
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
@@ -121,8 +123,8 @@ def _resolved(path: str) -> str:
         return str(expand_home(path).resolve())
     # What Python before 3.13 says of links that lead in circles.
     except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "links lead in circles"
-        raise UserError(f"corpus '{path}'", f"cannot be found ({why})", "name the file itself") from error
+        loop = error if isinstance(error, OSError) else OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise UserError(f"corpus '{path}'", f"cannot be found ({loop.strerror})", advice(loop)) from error
 
 
 def _with_sources_from(folder: Path, layer: Layer) -> Layer:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, advice, did_you_mean
 from mlx_amort.files import expand_home
 
 Units = npt.NDArray[np.unsignedinteger[Any]]
@@ -64,7 +64,7 @@ class FilePart:
             raise UserError(
                 f"corpus file {self.path}",
                 f"cannot be read ({error.strerror})",
-                "leave a corpus where it is while a run reads it",
+                f"{advice(error)}, and leave a corpus where it is while a run reads it",
             ) from error
 
 
@@ -136,7 +136,7 @@ def list_source(path: str, dtype: str) -> Listing:
         raise UserError(
             f"corpus '{path}'",
             f"cannot be read ({error.strerror})",
-            "name a file, a folder, builtin:docs or builtin:stdlib",
+            f"{advice(error)}, or name a file, a folder, builtin:docs or builtin:stdlib",
         ) from error
 
 

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size, printable_lines
 from mlx_amort.command_line import command
+from mlx_amort.errors import printable
 from mlx_amort.streams import write
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
@@ -130,13 +131,13 @@ class Console:
         if self._as_json:
             write(self._outcome, json.dumps(dataclasses.asdict(summary), indent=2) + "\n")
         else:
-            write(self._outcome, "".join(f"{line}\n" for line in summary_lines(summary)))
+            write(self._outcome, "".join(f"{printable(line)}\n" for line in summary_lines(summary)))
 
     def _line(self, text: str, is_important: bool = False) -> None:
         if self._is_quiet and not is_important:
             return
         self._end_moving_line()
-        write(self._stream, f"{text}\n")
+        write(self._stream, f"{printable(text)}\n")
         self._printed_at = time.monotonic()
 
     def _end_moving_line(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN, write_whole
 
 RUNS = Path("runs")
@@ -113,7 +113,7 @@ def create(out: Path | None, name: str) -> RunFolder:
         foreign = next((entry.name for entry in sorted(out.iterdir()) if not _is_leftover(entry)), None)
     except OSError as error:
         raise UserError(
-            f"--out {out}", f"cannot be made ({error.strerror})", "name another folder"
+            f"--out {out}", f"cannot be made ({error.strerror})", f"{advice(error)}, or name another folder"
         ) from error
     if foreign is not None:
         raise UserError(f"--out {out}", f"holds other files ({foreign})", "name a new or an empty folder")
@@ -154,6 +154,7 @@ def _unused(name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(str(path), f"cannot be made ({error.strerror})", "name one with --out") from error
+            todo = f"{advice(error)}, or name another with --out"
+            raise UserError(str(path), f"cannot be made ({error.strerror})", todo) from error
         return path
     raise AssertionError("count() ends nowhere")

@@ -170,7 +170,7 @@ def test_a_disk_that_fills_during_a_run_ends_it_in_one_line(
     told = capsys.readouterr().err
     assert ended.value.code == 2 and told.count("\n") == 1
     assert told.startswith(
-        "error: run: cannot be written (No space left on device); make room, then go on from "
+        "error: run: cannot be written (No space left on device); make room there, then go on from "
     )
     assert told.endswith(f"{checkpoint}: mlx-amort train --resume run\n") and checkpoint.is_dir()
     with pytest.raises(SystemExit) as ended:
