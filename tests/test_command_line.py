@@ -73,7 +73,9 @@ def test_a_pasted_command_names_what_was_meant(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_so_does_what_a_failed_save_says(tmp_path: Path, name: str) -> None:
+def test_so_does_what_a_failed_save_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir(parents=True)
     said = how_to_go_on(Path(name)).partition("mlx-amort ")
     assert Path(pasted("".join(said[1:]), tmp_path)[-1]) == Path(name)
 

@@ -21,10 +21,10 @@ from mlx_amort.config.checks import (
 )
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Precision as Precision
 
 # Every window of a step, one after another, or only the last.
 Truncation = Literal["consecutive", "last"]
-Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]

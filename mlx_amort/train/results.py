@@ -36,6 +36,7 @@ class Results:
         self.pace = pace
         self.sample: bytes | None = None
         self._drawn_at = time.monotonic()
+        self._has_noted_picture = False
         self._first_step = run.state.step
 
     def validate(self) -> None:
@@ -88,20 +89,34 @@ class Results:
         self.sample = bytes(written)
 
     def draw(self) -> None:
-        """Draw loss and rate from the log."""
-        # Loading matplotlib takes longer than many steps of a small model.
-        from mlx_amort.plots import loss_and_rate
+        """Draw loss and rate from the log; a picture that cannot be drawn is noted once and ends no run."""
+        try:
+            self._draw()
+        except (ImportError, OSError, RuntimeError, UserError, ValueError) as error:
+            if not self._has_noted_picture:
+                self.console.note(f"no picture {self.run.folder.plot}: {error}; the run goes on without it")
+            self._has_noted_picture = True
+        self._drawn_at = time.monotonic()
 
-        rows = self.run.log.rows()
+    def _draw(self) -> None:
+        # Loading matplotlib takes longer than many steps of a small model.
+        from mlx_amort.plots import describe_origin, loss_and_rate
+
+        run, rows = self.run, self.run.log.rows()
         if rows:
+            machine = run.machine
             loss_and_rate(
                 rows,
-                self.run.folder.plot,
-                zlib_bits=self.run.zlib_bits,
+                run.folder.plot,
+                zlib_bits=run.zlib_bits,
                 predicted_step_s=self.pace.predicted_s,
-                unit=self.run.unit,
+                unit=run.unit,
+                title=describe_origin(
+                    f"{run.config.preset}, {run.config.model.parameters:,} parameters",
+                    f"{machine['device_name']}, {machine['cores']} cores, {machine['backend']}",
+                ),
+                resumed_after=[resumed["step"] for resumed in run.folder.read_record().get("resumed", [])],
             )
-        self._drawn_at = time.monotonic()
 
     def draw_now_and_then(self) -> None:
         """Draw when the last picture is old enough for drawing not to slow the run."""

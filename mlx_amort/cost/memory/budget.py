@@ -9,10 +9,10 @@ from typing import Any
 from mlx_amort.amounts import format_size
 from mlx_amort.command_line import command, train_command
 from mlx_amort.config.values import Config, Precision
-from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.estimate import estimate
 from mlx_amort.data.sources import DISK_DTYPES
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Backend
 
 MOST_WAYS = 3
 LARGEST_BATCH = 1 << 16

@@ -1,4 +1,4 @@
-"""In what runs differ beside what is compared, and how far their figures can be told apart."""
+"""What a comparison must not be read without: other corpora, other amounts of text, one seed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlx_amort.amounts import percent
+from mlx_amort.compare.comparison_points import ComparisonPoint
 from mlx_amort.compare.curves import Curve
-from mlx_amort.compare.places import Place
 from mlx_amort.config.reading import SECTIONS, differing_keys
 from mlx_amort.config.values import Config, RunConfig
 
@@ -70,11 +70,11 @@ def other_amounts(curves: Sequence[Curve]) -> list[str]:
     return warnings
 
 
-def rests_on_seeds(curves: Sequence[Curve], places: Sequence[Place]) -> list[str]:
-    """What a small difference at the last place compared rests on."""
+def rests_on_seeds(curves: Sequence[Curve], points: Sequence[ComparisonPoint]) -> list[str]:
+    """What a small difference at the last point of comparison rests on."""
     warnings = []
     for index, other in enumerate(curves[1:], start=1):
-        told = [(place.at, found) for place in places if (found := place.relative[index]) is not None]
+        told = [(point.at, found) for point in points if (found := point.relative[index]) is not None]
         if not told:
             continue
         _, difference = max(told)
@@ -91,6 +91,25 @@ def rests_on_seeds(curves: Sequence[Curve], places: Sequence[Place]) -> list[str
                 f"{SMALL_DIFFERENCE:.0%} it needs more than one"
             )
     return warnings
+
+
+def few_points(curves: Sequence[Curve], points: Sequence[ComparisonPoint]) -> list[str]:
+    """Why runs can be compared at one point of their validations or at none, and the flag that would have helped."""
+    if len(points) > 1:
+        return []
+    where = "at one point only" if points else "nowhere"
+    warnings = []
+    for curve in curves:
+        if curve.config is not None and curve.config.run.eval_every is None:
+            why = f"{curve.name} was validated at its end only"
+            warnings.append(f"{why}, so validations meet {where}; --eval-every STEPS validates on the way")
+    if warnings or any(curve.config is None for curve in curves):
+        return warnings
+    ranges = " and ".join(f"{curve.bytes[0]:,.0f} to {curve.bytes[-1]:,.0f}" for curve in curves)
+    return [
+        f"validations were made at {ranges} {curves[0].unit}s, so they meet {where}; the same --eval-every and more "
+        "steps in each run make them meet"
+    ]
 
 
 def _but_the_seed(curve: Curve) -> Config | None:
