@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -34,7 +35,14 @@ class UserError(Exception):
 
 def printable(text: str) -> str:
     """A text on one line, with escapes such as \\n and \\x1b for what is not printable."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return harmless(text, kept="")
+
+
+def harmless(text: str, kept: str = "\n\t") -> str:
+    """A text in which only printable characters, spaces and those of `kept` are themselves, and others escaped."""
+    return "".join(
+        c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
+    )
 
 
 def shortened(text: str, most: int) -> str:

@@ -21,7 +21,7 @@ from mlx_amort.errors import (
     user_error_of,
 )
 from mlx_amort.files import make_folder
-from mlx_amort.train.checkpoint import how_to_go_on
+from mlx_amort.train.checkpoint_folders import how_to_go_on
 
 FORGED = "x\nerror: all is well\x1b[2J\r\u2028\u202e\x07"
 

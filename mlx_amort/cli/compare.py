@@ -66,7 +66,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     else:
         yield f"  not compared: the runs have no {unit}s in common where all were validated"
     if any(bits is None for point in comparison.at_bytes for bits in point.bits):
-        yield f"{NOT_THERE}: outside what this run was validated at; nothing is extrapolated"
+        yield f"{NOT_THERE}: outside the bytes at which this run was validated; nothing is extrapolated"
     yield from _training(comparison)
     yield f"\nbits per {unit} at equal seconds of training"
     if comparison.at_seconds:
@@ -91,7 +91,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
-    """The last part of each run's path, or the whole of it where two end alike."""
+    """The last part of each run's path, or the whole of it where two end alike; nothing in it drives a terminal."""
     short = [Path(curve.name).name or curve.name for curve in curves]
     names = short if len(set(short)) == len(short) else [curve.name for curve in curves]
     return [printable(name) for name in names]

@@ -27,6 +27,7 @@ from mlx_amort.cost.sentences import describe_outcome, describe_row
 from mlx_amort.cost.time.cost_model import fit_record
 from mlx_amort.errors import UserError, did_you_mean, printable
 from mlx_amort.files import make_folder
+from mlx_amort.streams import MovingLine
 
 Value = TypeVar("Value")
 
@@ -161,18 +162,15 @@ class Terminal:
     """Progress on stderr: lines that stay and, on a terminal, one that says what is being done."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self._line = MovingLine(sys.stderr, plain_every_s=0.0)
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        shown = printable(text)
-        click.echo(f"\r\033[K{shown}" if self._is_terminal else shown, err=True)
+        self._line.stay(printable(text))
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""
-        click.echo(
-            f"\r\033[K{text} ..." if self._is_terminal else f"{text} ...", err=True, nl=not self._is_terminal
-        )
+        self._line.show(f"{text} ...")
 
 
 def parse_duration(text: str) -> float:

@@ -59,8 +59,8 @@ def _draw_run(axis: Axes, run: RunCurve, index: int, x: Sequence[float], trainin
     name = drawable(run.name)
     if len(training_x):
         x_smooth, smooth = running(np.asarray(training_x), np.asarray(run.training_bits), np.nanmean)
-        axis.plot(x_smooth, smooth, color=colour, linewidth=0.9, alpha=0.45)
-        axis.plot([], [], color=INK, linewidth=0.9, alpha=0.45, label="training, smoothed")
+        axis.plot(x_smooth, smooth, color=colour, linewidth=0.9, alpha=0.3)
+        axis.plot([], [], color=INK, linewidth=0.9, alpha=0.3, label="training, smoothed")
     if len(x) > 1:
         axis.plot(x, run.val_bits, f"o{line}", color=colour, markersize=4, linewidth=1.5, label=name)
         return

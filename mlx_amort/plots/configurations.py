@@ -119,7 +119,7 @@ def peak_bytes_of(row: Record) -> float | None:
 
 def fitted_model_of(record: Record) -> FittedModel:
     """The fit of a profile's record."""
-    fit = record["fit"]
+    fit = _fit_of(record)
     intervals, third = fit["intervals"], fit["third_term"]
     unit = third["unit"] if third else None
     return FittedModel(
@@ -137,7 +137,7 @@ def fitted_model_of(record: Record) -> FittedModel:
         unit=unit,
         unit_s=_coefficient(third["s"], third["interval_s"]) if third else Coefficient(0.0, None),
         confidence=fit["confidence"],
-        is_rejected=fit["law"] == "rejected",
+        is_rejected=(fit.get("form") or fit["law"]) == "rejected",
         is_doubtful=bool(fit["is_doubtful"]),
         ceiling_bytes_per_s=fit["ceiling_bytes_per_s"],
         largest_error=fit["max_relative_error"],
@@ -147,19 +147,19 @@ def fitted_model_of(record: Record) -> FittedModel:
 
 def held_out_of(record: Record) -> list[CostPoint]:
     """What was predicted first and then measured."""
-    rows = [row for row in record.get("held_out") or [] if row.get("measured_s")]
+    rows = [row for row in record.get("holdout") or record.get("held_out") or [] if row.get("measured_s")]
     return [_cost_point(row, predicted_s=row["predicted_s"]) for row in rows]
 
 
 def not_fitted_of(record: Record) -> list[CostPoint]:
     """Rows of another setting than the fitted one; rows without a usable time are no part of them."""
-    kept_out = {key_of(row) for row in record["fit"]["kept_out"] if "status" not in row["reason"]}
-    return [_cost_point(row) for row in record["rows"] if key_of(row) in kept_out and measured_s_of(row)]
+    kept_out = {key_of(row) for row in _fit_of(record)["kept_out"] if "status" not in row["reason"]}
+    return [_cost_point(row) for row in _rows_of(record) if key_of(row) in kept_out and measured_s_of(row)]
 
 
 def slower_visits_of(record: Record) -> list[CostPoint]:
     """Visits to fitted configurations that another visit was faster than."""
-    return [_cost_point(row) for row in record["fit"].get("slower_visits", [])]
+    return [_cost_point(row) for row in _fit_of(record).get("slower_visits", [])]
 
 
 def chosen_of(record: Record) -> CostPoint | None:
@@ -167,7 +167,7 @@ def chosen_of(record: Record) -> CostPoint | None:
     chosen = record.get("chosen")
     if not chosen:
         return None
-    match = [point for point in record["fit"]["points"] if key_of(point) == key_of(chosen)]
+    match = [point for point in _fit_of(record)["points"] if key_of(point) == key_of(chosen)]
     row = match[0] if match else chosen
     return _cost_point({**chosen, "measured_s": measured_s_of(row)}) if measured_s_of(row) else None
 
@@ -175,7 +175,7 @@ def chosen_of(record: Record) -> CostPoint | None:
 def peaks_of(record: Record, estimates: Sequence[float | None] = ()) -> list[Peak]:
     """The rows that have a peak or did not fit; estimates: bytes by the estimate, one for each of the record's rows."""
     found = []
-    for index, row in enumerate(record["rows"]):
+    for index, row in enumerate(_rows_of(record)):
         measured_bytes = peak_bytes_of(row)
         if measured_bytes is None and "not fit" not in str(row.get("status", "")):
             continue
@@ -196,6 +196,16 @@ def origin_of(record: Record) -> str:
         processor += f", {machine['cores']} cores"
     backend = f", {machine['backend']}" if machine.get("backend") else ""
     return describe_origin(preset, f"{processor}{backend}")
+
+
+def _fit_of(record: Record) -> Record:
+    fit: Record = record.get("cost_model") or record["fit"]
+    return fit
+
+
+def _rows_of(record: Record) -> Sequence[Record]:
+    rows: Sequence[Record] = record.get("measurements") or record["rows"]
+    return rows
 
 
 def _cost_point(

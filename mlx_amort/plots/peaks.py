@@ -36,6 +36,9 @@ def memory(record: Record, path: Path, estimates: Sequence[float | None] = ()) -
         fills = _fills(peaks)
         for peak in peaks:
             _draw_measured(axis, peak, chunk_counts.index(peak.chunks), fills[peak.seq], unit_bytes)
+        for seq, fill in fills.items():
+            label = f"S = {seq}{' (open)' if fill == 'none' else ''}"
+            _draw_mark(axis, np.nan, np.nan, INK, "o", 6, fill, label)
         for peak in peaks:
             _draw_estimate(axis, peak, unit_bytes)
         low, high = _limits(peaks, unit_bytes)
@@ -63,26 +66,26 @@ def _draw_measured(axis: Axes, peak: Peak, place: int, fill: Fill, unit_bytes: f
     """A ring, the wider the larger K is: rings of equal peaks lie around each other."""
     if peak.measured_bytes is None:
         return
-    marker = _MARKERS.get(peak.kind, _OTHER_MARKER)
+    marker, y = _MARKERS.get(peak.kind, _OTHER_MARKER), peak.measured_bytes / unit_bytes
+    _draw_mark(axis, peak.batch, y, COLOURS[place % len(COLOURS)], marker, 4.5 + 2.5 * place, fill, "_")
+    _draw_mark(axis, np.nan, np.nan, INK, marker, 6, "none", peak.kind)
 
-    def draw(x: float, y: float, colour: str, marker: str, size: float, fill: Fill, label: str) -> None:
-        axis.plot(
-            [x],
-            [y],
-            marker,
-            color=colour,
-            markersize=size,
-            markeredgewidth=1.1,
-            fillstyle=fill,
-            markerfacecoloralt="none",
-            linestyle="none",
-            label=label,
-        )
 
-    y = peak.measured_bytes / unit_bytes
-    draw(peak.batch, y, COLOURS[place % len(COLOURS)], marker, 4.5 + 2.5 * place, fill, "_")
-    draw(np.nan, np.nan, INK, marker, 6, "none", peak.kind)
-    draw(np.nan, np.nan, INK, "o", 6, fill, f"S = {peak.seq}{' (open)' if fill == 'none' else ''}")
+def _draw_mark(
+    axis: Axes, x: float, y: float, colour: str, marker: str, size: float, fill: Fill, label: str
+) -> None:
+    axis.plot(
+        [x],
+        [y],
+        marker,
+        color=colour,
+        markersize=size,
+        markeredgewidth=1.1,
+        fillstyle=fill,
+        markerfacecoloralt="none",
+        linestyle="none",
+        label=label,
+    )
 
 
 def _draw_estimate(axis: Axes, peak: Peak, unit_bytes: float) -> None:

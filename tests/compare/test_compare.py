@@ -54,7 +54,7 @@ def test_what_the_terminal_shows(pair: list[str], tmp_path: Path) -> None:
     assert "bytes 80m.csv 270m.csv difference" in lines
     assert "150,000,000 - - -" in lines and "1,000,000,000 - - -" in lines
     assert "200,000,000 1.0850 1.0440 -3.78 %" in lines and "297,500,000 1.0390 1.0155 -2.26 %" in lines
-    assert "-: outside what this run was validated at; nothing is extrapolated" in lines
+    assert "-: outside the bytes at which this run was validated; nothing is extrapolated" in lines
     assert "not compared: a CSV does not tell them" in lines
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
@@ -112,7 +112,7 @@ def test_warnings_name_what_makes_figures_those_of_other_texts(tmp_path: Path) -
 def test_repeats_of_a_run_are_known(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "t")
     first = write_run(tmp_path / "first", config, [3.0, 2.0])
-    for seed, wanted in ((0, "is what the same run makes, repeated"), (1, "is what a seed makes")):
+    for seed, wanted in ((0, "comes from repeating the run"), (1, "comes from the seed")):
         again = write_run(tmp_path / f"again{seed}", with_seed(config, seed), [3.0, 1.98])
         (warning,) = compare([read_curve(first), read_curve(again)]).warnings
         assert "-1.00 %" in warning and wanted in warning
@@ -131,7 +131,7 @@ def test_a_small_difference_needs_two_seeds_of_each(tmp_path: Path) -> None:
     third = read_curve(write_run(tmp_path / "d", with_seed(other, 1), [3.0, 1.97]))
     told = compare([*curves, third]).warnings
     assert not [warning for warning in told if "rests on one seed" in warning]
-    assert [warning for warning in told if "+0.50 % is what a seed makes" in warning]
+    assert [warning for warning in told if "+0.50 % comes from the seed" in warning]
     large = read_curve(write_run(tmp_path / "e", other, [3.0, 1.5]))
     assert not compare([curves[0], large]).warnings
 
@@ -142,6 +142,12 @@ def test_runs_without_a_common_range_say_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(early), str(late)])
     assert "not compared: the runs have no bytes in common where all were validated" in result.output
     assert "before its first validation" in result.output
+
+
+def test_names_drive_no_terminal(tmp_path: Path) -> None:
+    paths = [str(write_csv(tmp_path / name, {10: 3.0, 20: 2.0})) for name in ("a\x1b[31m.csv", "b\n.csv")]
+    printed = CliRunner().invoke(command, paths).output
+    assert "\x1b" not in printed and "a\\x1b[31m.csv: 2 validations" in printed and "b\\n.csv: " in printed
 
 
 def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
@@ -203,7 +209,7 @@ def test_runs_are_compared_over_the_text_that_both_validated(tmp_path: Path) -> 
     once = append_rows(write_run(tmp_path / "once", config, []), validation(4, end, 2.75, 9000, True))
     compared = compare([read_curve(often), read_curve(once)])
     assert [(point.at, point.bits) for point in compared.at_bytes] == [(end, (2.5, 2.75))]
-    assert not [warning for warning in compared.warnings if "more and less text" in warning]
+    assert not [warning for warning in compared.warnings if "different amounts of text" in warning]
 
 
 def test_other_corpora_are_said_first_and_have_no_difference(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def test_runs_whose_validations_do_not_meet_are_compared_by_their_training(tmp_p
     told = CliRunner().invoke(command, [str(often), str(once)]).output
     assert "not compared: the runs have no bytes in common" in told
     assert "training, bits per byte at equal bytes seen: means of the steps around" in told
-    assert "validated at its end only, so validations meet nowhere; --eval-every STEPS" in told
+    assert (
+        "once was validated once, so validations meet nowhere; --eval-every STEPS validates on the way"
+        in told
+    )
     record = json.loads(CliRunner().invoke(command, [str(often), str(once), "--json"]).output)
     assert len(record["training_at_bytes"]) == 6 and record["training_at_bytes"][0]["train_bits"] == [
         2.0,
@@ -48,7 +51,7 @@ def test_validations_of_other_amounts_are_interpolated_where_those_of_one_text_d
     append_rows(short, validation(5, 5 * config.bytes_per_step, 2.2, 9000, True))
     compared = compare([read_curve(long), read_curve(short)])
     assert [point.bits for point in compared.at_bytes] == [(2.25, 2.2)]
-    assert any("more and less text" in warning for warning in compared.warnings)
+    assert any("different amounts of text" in warning for warning in compared.warnings)
     assert any("meet at one point only" in warning for warning in compared.warnings)
 
 
