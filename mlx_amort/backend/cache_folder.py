@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-_NAME = "mlx-amort"
+NAME = "mlx-amort"
 
 
 def cache_folder() -> Path:
@@ -18,12 +18,12 @@ def cache_folder() -> Path:
     # An empty HOME would be read as the root folder.
     home_cache = "" if os.environ.get("HOME") == "" else os.path.expanduser("~/.cache")
     for base in (os.environ.get("XDG_CACHE_HOME", ""), home_cache):
-        if os.path.isabs(base) and _is_made(Path(base, _NAME)):
-            return Path(base, _NAME)
-    shared = Path(tempfile.gettempdir(), f"{_NAME}-{os.getuid()}")
+        if os.path.isabs(base) and _is_made(Path(base, NAME)):
+            return Path(base, NAME)
+    shared = Path(tempfile.gettempdir(), f"{NAME}-{os.getuid()}")
     if _is_made(shared) and _is_ours_alone(shared):
         return shared
-    return Path(tempfile.mkdtemp(prefix=f"{_NAME}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
 
 
 def _is_made(folder: Path) -> bool:
