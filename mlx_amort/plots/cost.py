@@ -180,7 +180,7 @@ def _draw_chosen(times: Axes, rates: Axes, record: Record) -> None:
 
 
 def residuals(record: Record, path: Path) -> None:
-    """Every point's error, fitted and left out, one line a configuration; held-out predictions below them.
+    """Every point's error, fitted and left out, one line per configuration; held-out predictions below them.
 
     record: profile.json with its cost model.
     """

@@ -23,7 +23,7 @@ from mlx_amort.plots.figure import (
 
 
 def memory(record: Record, path: Path) -> None:
-    """Peak memory against rows a step, a colour for each K, and what did not fit; record: profile.json."""
+    """Peak memory against rows at a time, a colour for each K, and what did not fit; record: profile.json."""
     rows = record["measurements"]
     peaks = [(row, row["peak_bytes"]) for row in rows if row["peak_bytes"] is not None]
     unit, unit_bytes = ("MB", 1e6) if max((peak for _, peak in peaks), default=0.0) < 1e9 else ("GB", 1e9)

@@ -1,6 +1,6 @@
 """Measures one configuration in a process of its own, which cost/measure/worker_process.py starts.
 
-One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep goes on.
+One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep continues.
 
     {"job": "step", "config": {...}, "steps": 5}     what is measured, by the trainer's own TrainingStep
     {"job": "peak", "config": {...}}                 the peak memory of two steps, and of their phases
