@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from mlx_amort import command_line
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_cost_model
-from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.config.values import OptimizerName, Precision
 from mlx_amort.cost.commands import grid_command
 from mlx_amort.cost.measure.grid import Lists
@@ -23,11 +23,11 @@ from mlx_amort.cost.measure.request import SweepRequest, configure_first
 from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.measure.worker_process import ProcessMeasurer, usable_memory_bytes
 from mlx_amort.cost.profile import Profile
-from mlx_amort.cost.profile_file import FILE_NAME
-from mlx_amort.cost.profile_store import default_folder
+from mlx_amort.cost.profile_store import FILE_NAME, default_folder
 from mlx_amort.cost.sentences import describe_measurement, describe_outcome
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import make_folder
+from mlx_amort.streams import MovingLine
 
 Value = TypeVar("Value")
 
@@ -71,9 +71,7 @@ _WITHOUT = (
     metavar="10m",
     help=f"Leave out what would take longer. Without it {DEFAULT_GRID_BUDGET} for --grid, else no limit.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for profile.json, report.md and pictures."
-)
+@click.option("--out", type=USER_PATH, help="Folder for profile.json, report.md and pictures.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json.")
 @config_options(default_preset=DEFAULT_PRESET, without=_WITHOUT)
 def command(
@@ -158,7 +156,7 @@ def describe_profile(profile: Profile) -> str:
 def what_next(profile: Profile, path: Path) -> str:
     """The command that uses a profile, or, without a cost model, the one that measures enough for one."""
     if profile.cost_model is not None:
-        return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
+        return f"next  {command_line.command('plan', path, '--bytes', 'D', '--min-updates', 'U')}"
     return f"next  {grid_command(profile, path)}"
 
 
@@ -166,17 +164,15 @@ class Terminal:
     """Progress on stderr: lines that stay and, on a terminal, one that says what is being done."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self._line = MovingLine(sys.stderr, plain_every_s=0.0)
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        click.echo(f"\r\033[K{text}" if self._is_terminal else text, err=True)
+        self._line.stay(text)
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""
-        click.echo(
-            f"\r\033[K{text} ..." if self._is_terminal else f"{text} ...", err=True, nl=not self._is_terminal
-        )
+        self._line.show(f"{text} ...")
 
 
 def parse_duration(text: str) -> float:

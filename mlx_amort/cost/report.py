@@ -9,6 +9,7 @@ from mlx_amort import plots
 from mlx_amort.amounts import format_size, percent
 from mlx_amort.cost.configuration import Measurement
 from mlx_amort.cost.measure.roofline import Roofline
+from mlx_amort.cost.memory.profile_estimates import estimates_of
 from mlx_amort.cost.profile import Fact, Prediction, Profile
 from mlx_amort.cost.sentences import describe_findings
 from mlx_amort.cost.time.cost_model import CostModel
@@ -28,7 +29,7 @@ def write_report(profile: Profile, folder: Path) -> Path:
         plots.residuals(record, folder / "residuals.png")
         pictures += ["cost_curve.png", "residuals.png"]
     if any(each.peak_bytes is not None for each in profile.measurements):
-        plots.memory(record, folder / "memory.png")
+        plots.memory(record, folder / "memory.png", estimates_of(record))
         pictures.append("memory.png")
     path = folder / "report.md"
     path.write_text(report_text(profile, pictures), encoding="utf-8")

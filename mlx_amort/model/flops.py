@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from mlx_amort.config.values import Config, ModelConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config
 
 # Backward multiplies twice as often as forward: once for the gradient of each factor.
 TRAINING_PASSES = 3

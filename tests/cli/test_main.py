@@ -128,7 +128,7 @@ def test_ctrl_c_in_an_extension_that_loads_is_quiet(tmp_path: Path) -> None:
         (["train", "--save-every", ""], "--save-every: its value is empty; give one"),
         (["train", "--data", "a", "--data", ""], "--data: its value is empty; give one"),
         (["train", "--out", "x" * 300, "--steps", "1"], "use a shorter name"),
-        (["train", "--config", "/dev/zero"], "is longer than"),
+        (["train", "--config", "/dev/zero"], "is a pipe, a socket or a device"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -226,6 +226,21 @@ def test_an_error_that_may_be_a_bug_stays_a_traceback(monkeypatch: pytest.Monkey
     assert isinstance(program, click.Group)
     with pytest.raises(FileNotFoundError):
         main(["presets"])
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("ev", ["evaluate"]), ("generate --top", ["--top-k", "--top-p"]), ("pro", ["profile"])],
+)
+def test_the_shell_completes_verbs_and_options(words: str, wanted: list[str], tmp_path: Path) -> None:
+    asked = {"COMP_WORDS": f"mlx-amort {words}", "COMP_CWORD": str(len(words.split()))}
+    ended = subprocess.run(
+        COMMAND,
+        env={**environment(tmp_path), **asked, "_MLX_AMORT_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.splitlines() == [f"plain,{word}" for word in wanted], ended.stderr
 
 
 def test_every_refusal_says_what_to_do() -> None:

@@ -11,7 +11,7 @@ import pytest
 from mlx_amort.cost.profile_file import LARGEST_FILE_BYTES, read_measurements, read_profile, write_profile
 from mlx_amort.cost.time.fitting import fit_profile, refit
 from mlx_amort.errors import UserError
-from tests.cost.test_plots_and_report import whole_profile
+from tests.cost.test_report import whole_profile
 
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
 

@@ -13,8 +13,14 @@ from mlx_amort.config.values import Config
 from mlx_amort.cost.configuration import Configuration
 from mlx_amort.cost.measure.grid import Lists
 from mlx_amort.cost.profile import Fact, Profile
-from mlx_amort.cost.profile_file import FILE_NAME, read_profile
-from mlx_amort.cost.profile_store import LATEST_FILE_NAME, identity_of, is_profile_of, put_previous_aside
+from mlx_amort.cost.profile_file import read_profile
+from mlx_amort.cost.profile_store import (
+    FILE_NAME,
+    LATEST_FILE_NAME,
+    identity_of,
+    is_profile_of,
+    put_previous_aside,
+)
 from mlx_amort.cost.time.fitting import refit
 from mlx_amort.errors import UserError
 from mlx_amort.model.flops import training_flops_per_byte

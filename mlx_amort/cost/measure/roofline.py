@@ -14,6 +14,7 @@ from mlx_amort.config.values import Config, OptimizerName
 from mlx_amort.cost.fields import Fields
 from mlx_amort.cost.time.cost_model import CostModel
 from mlx_amort.model.flops import Product, forward_flops_per_byte, trained_flops
+from mlx_amort.ops.constants import WIDTHS
 from mlx_amort.optim.stacks import stack_size
 from mlx_amort.optim.update_cost import accumulation_bytes, orthogonalizations, update_bytes
 
@@ -142,7 +143,7 @@ def roofline_of(config: Config, rates: Rates) -> Roofline:
     bandwidth = rates.copy_bytes_per_s
     c1_s = sum(trained_flops(rate.product, config) / rate.flops_per_s for rate in window)
     shapes = config.model.parameter_shapes()
-    width = 2 if config.step.precision == "bf16-pure" else 4
+    width = WIDTHS[config.step.precision].weights
     products_s = {"muon": sum(rate.product.share_flops / rate.flops_per_s for rate in update)}
     c0_s: dict[str, float] = {
         name: update_bytes(shapes, name, width) / bandwidth + products_s.get(name, 0.0) for name in OPTIMIZERS

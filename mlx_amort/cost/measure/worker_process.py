@@ -20,8 +20,8 @@ from mlx_amort.config.values import Config
 from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.fields import Fields
 from mlx_amort.cost.measure.roofline import Rates
-from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.ops.constants import Backend
 
 # The estimate may be this much too high: only what is beyond it is refused untried.
 _DOUBT = 1.1

@@ -124,8 +124,8 @@ def test_a_cost_model_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> N
         entry["measured_s"] *= 1.15
     cached.write_text(json.dumps(record))
     forecast = forecast_of(cached, BASE, MACHINE)[0]
-    assert forecast is not None and "s a step, give or take 13%, " in forecast.describe()
-    assert "its law is in doubt" in forecast.describe()
+    assert forecast is not None and "s per step, give or take 13%, " in forecast.describe()
+    assert "its cost model is in doubt" in forecast.describe()
 
 
 def test_a_forecast_is_the_cost_model_s_times_what_other_programs_cost_on_average(cached: Path) -> None:
