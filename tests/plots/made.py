@@ -53,12 +53,11 @@ def row_of(batch: int, chunks: int, optimizer: str, window_s: float = WINDOW_S) 
 
 def fitted(rows: list[Record]) -> Record:
     """A record of rows with their fit, a model and a machine, and the row in the middle chosen."""
-    chosen = {
-        key: rows[len(rows) // 2][key] for key in rows[0] if key not in ("step_s", "samples_s", "peak_bytes")
-    }
+    chosen = {key: rows[len(rows) // 2][key] for key in rows[0] if key not in ("samples_s", "peak_bytes")}
     return {
-        "rows": rows,
-        "fit": fit_rows([Measurement.from_record(row) for row in rows]).to_record(),
+        "measurements": rows,
+        "holdout": [],
+        "cost_model": fit_rows([Measurement.from_record(row) for row in rows]).to_record(),
         "chosen": chosen,
         "model": {"preset": "demo", "parameters": 1234567},
         "machine": {"processor": "a processor", "cores": 2, "backend": "cpu"},

@@ -81,7 +81,7 @@ def test_a_rejected_cost_model_is_drawn_faintly_without_interval_and_ceiling(dra
 
 
 def test_the_band_is_the_interval_of_the_line() -> None:
-    rows = profile(0.02, window_s=0.0, count=20)["rows"]
+    rows = profile(0.02, window_s=0.0, count=20)["measurements"]
     model = fitted_model_of(fitted(rows))
     sizes = np.array([64.0, 1000.0, 40000.0])
     found = interval_s(model, "muon", 1, sizes)
@@ -114,16 +114,15 @@ def test_fitted_points_are_not_drawn_as_not_fitted(window: int) -> None:
     assert len(not_fitted_of(fitted([*rows, *others]))) == 2
 
 
-def test_a_row_of_another_window_or_precision_is_another_row() -> None:
-    row = {"batch": 8, "chunks": 4, "window": 2, "seq": 64, "optimizer": "muon", "precision": "bf16"}
-    others = [{**row, "window": 4}, {**row, "precision": "fp32"}, {**row, "accum": 2}]
+def test_another_window_or_precision_is_another_configuration() -> None:
+    row = FOUR[0]
+    others = [{**row, "window": 4}, {**row, "precision": "bf16"}, {**row, "accum": 2}]
     assert len({key_of(each) for each in (row, *others)}) == 4
-    assert key_of({**row, "window": "2", "batch": "8", "precision": " bf16"}) == key_of(row)
 
 
 def test_residuals_say_how_their_rows_are_ordered(draw: Draw) -> None:
     record = profile(0.01)
-    record["held_out"] = [{**FOUR[0], "predicted_s": 0.4, "measured_s": 0.41}]
+    record["holdout"] = [{**FOUR[0], "predicted_s": 0.4, "measured_s": 0.41}]
     (axis,) = draw(plots.residuals, record).axes
     assert axis.get_ylabel() == "ordered by optimizer, then by bytes per step T"
     names = [label.get_text() for label in axis.get_yticklabels()][::-1]
@@ -133,9 +132,13 @@ def test_residuals_say_how_their_rows_are_ordered(draw: Draw) -> None:
 
 def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> None:
     record = profile()
-    record["rows"].append({**record["rows"][0], "batch": 99, "peak_bytes": None, "status": "did not fit"})
-    record["rows"].append({**record["rows"][3], "seq": 2 * record["rows"][0]["seq"]})
-    estimates = [None if row["peak_bytes"] is None else 1.1 * row["peak_bytes"] for row in record["rows"]]
+    record["measurements"].append(
+        {**record["measurements"][0], "batch": 99, "peak_bytes": None, "status": "did not fit"}
+    )
+    record["measurements"].append({**record["measurements"][3], "seq": 2 * record["measurements"][0]["seq"]})
+    estimates = [
+        None if row["peak_bytes"] is None else 1.1 * row["peak_bytes"] for row in record["measurements"]
+    ]
     figure = draw(plots.memory, record, estimates)
     (axis,) = figure.axes
     batches = {
@@ -148,7 +151,7 @@ def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> 
     texts = legend_of(figure)
     assert {"the estimate", "did not fit", "K = 8", "S = 64 (open)", "S = 128", "muon", "adamw"} <= set(texts)
     assert [text.get_text() for text in axis.texts] == ["K 1"]
-    assert len(peaks_of(record)) == len(record["rows"])
+    assert len(peaks_of(record)) == len(record["measurements"])
 
 
 def test_figures_of_a_csv_are_drawn(tmp_path: Path) -> None:
