@@ -71,6 +71,10 @@ def grid_command(profile: Profile, file: Path) -> str:
     words: list[str | Path] = ["--grid", "--preset", preset, *_model_words(model, named)]
     if model["seq"] != named.model.seq:
         words += setting_words("model.seq", model["seq"])
+    budget_s = profile.request.get("budget_s")
+    if profile.request.get("is_grid") and isinstance(budget_s, int | float):
+        # The same command with more time resumes what was measured.
+        words += ["--time-budget", f"{2 * budget_s:.0f}s"]
     if not file.absolute().is_relative_to(profiles_folder().absolute()):
         words += ["--out", file.parent]
     return command("profile", *words)
