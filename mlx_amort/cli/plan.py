@@ -19,7 +19,7 @@ from mlx_amort.cost.time.candidates import PUBLISHED_TOKEN_ADVANTAGE, Candidate,
 from mlx_amort.cost.time.cost_model import CostModel
 from mlx_amort.cost.time.fitting import fit_profile
 from mlx_amort.cost.time.planner import NoiseAdvice, Plan, TimeToQuality, plan_run
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, printable
 
 
 @click.command()
@@ -63,7 +63,7 @@ def command(
     )
     if file is None:
         file = newest_profile()
-        click.echo(f"profile: {file}", err=as_json)
+        click.echo(printable(f"profile: {file}"), err=as_json)
     profile = read_profile(file)
     model = fit_profile(profile)
     plan = plan_run(profile.measurements, model, request)

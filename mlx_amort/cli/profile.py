@@ -23,9 +23,10 @@ from mlx_amort.cost.measure.request import SweepRequest, configure_first
 from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.measure.worker_process import ProcessMeasurer, usable_memory_bytes
 from mlx_amort.cost.profile import Profile
-from mlx_amort.cost.profile_store import FILE_NAME, default_folder
+from mlx_amort.cost.profile_file import FILE_NAME
+from mlx_amort.cost.profile_store import default_folder
 from mlx_amort.cost.sentences import describe_measurement, describe_outcome
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, did_you_mean, printable
 from mlx_amort.files import make_folder
 from mlx_amort.streams import MovingLine
 
@@ -168,7 +169,7 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        self._line.stay(text)
+        self._line.stay(printable(text))
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""

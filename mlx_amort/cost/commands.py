@@ -11,8 +11,8 @@ from mlx_amort.command_line import command, nearest_preset, setting_words
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.configuration import Configuration
-from mlx_amort.cost.profile import Profile
-from mlx_amort.cost.profile_store import TIMELESS_MODEL_KEYS, identity_of, key_of, profiles_folder
+from mlx_amort.cost.profile import Profile, key_of
+from mlx_amort.cost.profile_store import TIMELESS_MODEL_KEYS, identity_of, profiles_folder
 from mlx_amort.cost.time.candidates import Candidate
 from mlx_amort.cost.time.cost_model import CostModel
 

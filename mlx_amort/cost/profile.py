@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlx_amort.config.conversion import current_name
 from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.fields import Fields
 from mlx_amort.cost.measure.roofline import Rates, Roofline
 from mlx_amort.cost.time.cost_model import CostModel
+
+OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
+"""What of the optimizer's constants a step's time depends on."""
 
 Fact = str | int | float | bool | None
 """A value of one machine or model, told as it is and compared by equality alone."""
@@ -242,7 +246,7 @@ class Profile:
             started_at=fields.text("started_at"),
             elapsed_s=fields.duration_s({"elapsed_s": 1.0}, "elapsed_s"),
             request=fields.facts("request"),
-            identity=fields.facts("identity") if is_identified else None,
+            identity=_with_current_names(fields.facts("identity")) if is_identified else None,
             machine=fields.facts("machine"),
             model=fields.facts("model"),
             rates=Rates.from_fields(fields.section("rates")) if fields.has("rates") else None,
@@ -263,3 +267,15 @@ class Profile:
 def _either(fields: Fields, key: str, former: str) -> str:
     """`key`, or what 0.1 called it where only that is there."""
     return former if key not in fields.record and former in fields.record else key
+
+
+def key_of(name: str) -> str:
+    """Where the configuration has what `identity_of` calls `name`: model.layers, step.tbptt."""
+    if name in OPTIMIZER_KEYS:
+        return f"optimizer.{name}"
+    return f"step.{name}" if name == "tbptt" else f"model.{name}"
+
+
+def _with_current_names(identity: Mapping[str, Fact]) -> dict[str, Fact]:
+    """An identity that calls its choices what they are called now."""
+    return {name: current_name(key_of(name), value) for name, value in identity.items()}

@@ -6,15 +6,14 @@ import json
 import stat
 from pathlib import Path
 
-from mlx_amort.config.conversion import current_name
 from mlx_amort.cost.configuration import Measurement
 from mlx_amort.cost.csv_file import read_csv
 from mlx_amort.cost.fields import Fields
 from mlx_amort.cost.profile import Profile
-from mlx_amort.cost.profile_store import FILE_NAME, key_of
 from mlx_amort.errors import UserError
 from mlx_amort.files import write_whole
 
+FILE_NAME = "profile.json"
 # A grid of a million rows is below; /dev/zero has no end.
 LARGEST_FILE_BYTES = 64 << 20
 _NAME_ANOTHER = "name a profile.json or a CSV file"
@@ -42,12 +41,7 @@ def read_profile(path: str | Path) -> Profile:
     if not isinstance(rows, list):
         todo = "name a profile.json written by `mlx-amort profile`"
         raise UserError(str(file), "has no list of measurements", todo)
-    profile = Profile.from_fields(Fields(record, str(file)))
-    if profile.identity is not None:
-        # 0.1 called some of its choices otherwise.
-        identity = profile.identity.items()
-        profile.identity = {name: current_name(key_of(name), value) for name, value in identity}
-    return profile
+    return Profile.from_fields(Fields(record, str(file)))
 
 
 def read_measurements(path: str | Path) -> list[Measurement]:

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlx_amort.config.values import Config
-from mlx_amort.cost.profile import Fact, Profile
+from mlx_amort.cost.profile import OPTIMIZER_KEYS, Fact, Profile
+from mlx_amort.cost.profile_file import FILE_NAME
 from mlx_amort.files import cache_folder
 
-FILE_NAME = "profile.json"
 # What is measured beside a profile that has a cost model, until it has one of its own.
 LATEST_FILE_NAME = "profile.latest.json"
 # What makes two machines the same for timing; versions and names of the system may differ.
 _MACHINE_KEYS = ("processor", "cores", "backend", "device_name", "blas")
-_OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
 # What changes the values of weights and nothing that is done with them.
 TIMELESS_MODEL_KEYS = ("scale_residual_init",)
 
@@ -38,15 +37,8 @@ def identity_of(config: Config) -> dict[str, Fact]:
     model = dataclasses.asdict(config.model)
     for name in ("seq", *TIMELESS_MODEL_KEYS):
         model.pop(name)
-    optimizer = {key: getattr(config.optimizer, key) for key in _OPTIMIZER_KEYS}
+    optimizer = {key: getattr(config.optimizer, key) for key in OPTIMIZER_KEYS}
     return {**model, "tbptt": config.step.tbptt, **optimizer}
-
-
-def key_of(name: str) -> str:
-    """Where the configuration has what `identity_of` calls `name`: model.layers, step.tbptt."""
-    if name in _OPTIMIZER_KEYS:
-        return f"optimizer.{name}"
-    return f"step.{name}" if name == "tbptt" else f"model.{name}"
 
 
 def machine_identity(machine: Mapping[str, Fact]) -> dict[str, Fact]:

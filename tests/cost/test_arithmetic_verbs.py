@@ -219,6 +219,6 @@ def test_a_report_goes_into_a_folder(tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.write_text("mine")
     for out in (str(file), "/proc/x", str(file / "below")):
-        with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another"):
+        with pytest.raises(UserError, match=f"--out {out}: is not a folder.*name another"):
             CliRunner().invoke(fit, [GRID, "--out", out], catch_exceptions=False)
     assert file.read_text() == "mine"

@@ -159,7 +159,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
     pretended: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     monkeypatch.setattr(profile, "run_sweep", lambda *arguments: pytest.fail("was measured"))
-    with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another folder"):
+    with pytest.raises(UserError, match=f"--out {out}: is not a folder.*name another"):
         CliRunner().invoke(profile.command, ["--preset", "demo", "--out", out], catch_exceptions=False)
 
 

@@ -13,9 +13,8 @@ from mlx_amort.config.values import Config
 from mlx_amort.cost.configuration import Configuration
 from mlx_amort.cost.measure.grid import Lists
 from mlx_amort.cost.profile import Fact, Profile
-from mlx_amort.cost.profile_file import read_profile
+from mlx_amort.cost.profile_file import FILE_NAME, read_profile
 from mlx_amort.cost.profile_store import (
-    FILE_NAME,
     LATEST_FILE_NAME,
     identity_of,
     is_profile_of,

@@ -20,7 +20,8 @@ from mlx_amort.cost.measure.sweep_plan import configurations_around, middle_of, 
 from mlx_amort.cost.measure.sweep_record import Measurer, SweepProgress, SweepRecord
 from mlx_amort.cost.measure.time_budget import affordable_base, grown_base
 from mlx_amort.cost.profile import Cut, Drift, Fact, Prediction, Profile, Visit
-from mlx_amort.cost.profile_store import FILE_NAME, LATEST_FILE_NAME, put_previous_aside
+from mlx_amort.cost.profile_file import FILE_NAME
+from mlx_amort.cost.profile_store import LATEST_FILE_NAME, put_previous_aside
 from mlx_amort.cost.sentences import describe_prediction
 from mlx_amort.cost.time.fitting import refit
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from mlx_amort.config.values import Config
 from mlx_amort.cost.configuration import Configuration, Measurement
-from mlx_amort.cost.profile import Fact, Profile
+from mlx_amort.cost.profile import Fact, Profile, key_of
 from mlx_amort.cost.profile_file import read_profile
 from mlx_amort.cost.profile_store import (
     identity_of,
     is_profile_of,
     kept_profiles,
-    key_of,
     machine_identity,
 )
 from mlx_amort.cost.time.cost_model import CostModel
