@@ -68,6 +68,9 @@ def configs(draw: st.DrawFn) -> Config:
         data=DataConfig(
             sources=tuple(draw(st.lists(st.builds(SourceConfig, path, fractions), min_size=1, max_size=3))),
             validation_fraction=draw(fractions),
+            validation_split=one(get_type_hints(DataConfig)["validation_split"]),
+            validation=draw(st.none() | path),
+            raw=draw(st.booleans()),
         ),
         run=RunConfig(
             steps=steps, bytes=None if steps else draw(st.none() | positive), sample_prompt=draw(st.text())
@@ -169,6 +172,8 @@ def test_overrides_on_a_saved_run_change_only_what_they_name() -> None:
         ("step.activation_checkpointing=false", "step", "activation_checkpointing", False),
         ("run.sample_prompt=a=b", "run", "sample_prompt", "a=b"),
         ("data.sources=a.txt", "data", "sources", (SourceConfig("a.txt"),)),
+        ("data.validation=a.txt:7", "data", "validation", "a.txt:7"),
+        ("data.raw=true", "data", "raw", True),
         ("data.sources=[a:0.7, b/]", "data", "sources", (SourceConfig("a", 0.7), SourceConfig("b/"))),
     ],
 )
@@ -243,6 +248,7 @@ def test_bad_values_are_refused_with_a_way_out(override: str, message: str) -> N
         ("step:\n  batch: true\n", "must be a whole number"),
         ("preset: 3\n", "must be text or null"),
         ("data:\n  sources: [{path: a, wieght: 2}]\n", "no such key; did you mean 'weight'"),
+        ("data:\n  sources: [{path: a, given: b}]\n", "no such key"),
         ("data:\n  sources: [{weight: 2}]\n", "must be PATH"),
         ("data:\n  sources: 3\n", "must be a list"),
         ("optimizer:\n  name: no\n", "must be text"),
