@@ -1,13 +1,15 @@
-"""Writing a file so that a kill or a power cut leaves the old content or the new, never a part."""
+"""Files: read without waiting, written so that a kill or a power cut leaves the old content or the new."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 
 HIDDEN = "."
 """What the name of everything temporary begins with."""
@@ -33,6 +35,42 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The first `most_bytes` of a regular file; a pipe would be waited for, and a device may have no end.
+
+    Raises: OSError when it cannot be read, UserError when it is of another kind.
+    """
+    # The kind is asked before opening, which may act on a device, and again of what was opened.
+    _check_regular(path, os.stat(path).st_mode)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+        return file.read(most_bytes)
+
+
+def expand_home(path: str | Path, what: str = "") -> Path:
+    """A path whose leading `~` or `~USER` is replaced by that home; a file of that very name goes before it.
+
+    Raises: UserError, about `what` (else the path), when there is no such user, or no home folder.
+    """
+    text = os.fspath(path)
+    # Asked of the text, for a Path forgets a leading `./`.
+    if not text.startswith("~"):
+        return Path(path)
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~") and not os.path.lexists(expanded):
+        user = expanded[1:].partition("/")[0]
+        why = f"there is no user named {user}" if user else "no home folder is known"
+        raise UserError(what or text, why, "write the whole path")
+    return Path(expanded)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise UserError(str(path), "is a folder", "name a file in it")
+    if not stat.S_ISREG(mode):
+        raise UserError(str(path), "is a pipe, a socket or a device", "name a regular file")
+
+
 def make_folder(path: Path, what: str) -> None:
     """Make a folder that the user named as `what`, and see that a file can be written there, before long work.
 
@@ -43,27 +81,28 @@ def make_folder(path: Path, what: str) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        why = "is no folder" if path.exists() and not path.is_dir() else "is no folder that can be written to"
-        raise UserError(what, f"{why} ({error.strerror})", "name another folder") from error
-
-
-def expand_home(path: str, what: str) -> str:
-    """Replace a leading ~ or ~NAME by that home folder; a file of that very name goes before it.
-
-    Raises: UserError, about `what`, when there is no such user, or no home folder.
-    """
-    expanded = os.path.expanduser(path)
-    if expanded.startswith("~") and not os.path.lexists(expanded):
-        user = expanded[1:].partition("/")[0]
-        why = f"there is no user named {user}" if user else "no home folder is known"
-        raise UserError(what, why, "write the whole path")
-    return expanded
+        if isinstance(error, FileExistsError):
+            raise UserError(what, "is not a folder", "name another") from error
+        why = f"is not a folder that can be written to ({error.strerror})"
+        raise UserError(what, why, f"{advice(error)}, or name another folder") from error
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
+    """Wait until a file's content, or a folder's list of names, is on disk.
+
+    File systems that cannot flush a folder (SMB, some of FUSE) answer EINVAL or ENOTSUP; they are not waited for.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)):
+            raise
     finally:
         os.close(descriptor)
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: $XDG_CACHE_HOME/mlx-amort, ~/.cache where that is not set."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path(os.path.expanduser("~")) / ".cache") / "mlx-amort"

@@ -10,13 +10,14 @@ from typing import Any, get_args
 import click
 
 from mlx_amort.amounts import counted
-from mlx_amort.cli.options import DEFAULT_PRESET
 from mlx_amort.config.conversion import parse_source
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import DataConfig, DataDtype, ValidationSplit
 from mlx_amort.data.card import describe
 from mlx_amort.data.opening import open_corpora
 from mlx_amort.data.slots import warn_of_slots
+from mlx_amort.errors import printable
 
 SHOWN_SKIPPED = 5
 
@@ -90,7 +91,7 @@ def command(
             card["notes"].append(warning)
         cards.append(card)
         if not as_json:
-            click.echo("\n".join(_card_lines(card)) + "\n")
+            click.echo("\n".join(printable(line) for line in _card_lines(card)) + "\n")
     if as_json:
         click.echo(json.dumps({"preset": config.preset, "corpora": cards}, indent=2))
 

@@ -1,6 +1,6 @@
 """Values as text or YAML has them, in the types that the fields of the configuration declare.
 
-`3e-4`, which YAML reads as text, is a number where one is wanted, `on` a boolean, `8` text where text is.
+`3e-4` is a number where one is wanted, `on` a boolean, `010` ten (as in YAML 1.2), and `8` text where text is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from mlx_amort.config.yaml_text import parse_yaml
 from mlx_amort.errors import UserError, did_you_mean
 
 _TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+# What versions before this one called a choice, by its key: read, never written.
+_FORMER_NAMES = {"step.tbptt": {"sliding": "consecutive"}}
+# Of a whole number in another base, as YAML 1.2 writes it.
+_PREFIXES = ("0o", "0x")
 _SOURCES_HINT = "write it as [a.txt:0.7, b.txt:0.3]"
 
 
@@ -43,13 +47,20 @@ def _exists(path: str) -> bool:
         return False
 
 
+def current_name(key: str, value: Any) -> Any:
+    """A choice as it is called now, where an older version called it something else; any other value as it is."""
+    return _FORMER_NAMES.get(key, {}).get(value, value) if isinstance(value, str) else value
+
+
 def convert(value: Any, declared: Any, key: str, where: str) -> Any:
     """A value of YAML, JSON or the command line in the type that its field declares.
 
     key: what a refusal calls it; where: the file it stands in, as " in FILE". Raises: UserError.
     """
+    if isinstance(value, str) and choices(declared):
+        value = current_name(key, value.strip())
     if get_origin(declared) in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() in _NULL):
+        if value is None or (isinstance(value, str) and value.strip().lower() in _NULL):
             return None
         (declared,) = (option for option in get_args(declared) if option is not type(None))
     if get_origin(declared) is tuple:
@@ -78,8 +89,8 @@ _WANTED = {
 def _read_bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
-        return value.lower() in _TRUE
+    if isinstance(value, str) and value.strip().lower() in _TRUE + _FALSE:
+        return value.strip().lower() in _TRUE
     raise ValueError
 
 
@@ -91,7 +102,7 @@ def _read_int(value: Any) -> int:
     if not isinstance(value, str):
         raise ValueError
     try:
-        return int(value)
+        return int(value, 0 if value.strip().startswith(_PREFIXES) else 10)
     except ValueError:
         number = _decimal(value)
     # Not by way of a float, in which 1e-400 is 0 and 1e400 is not finite.
@@ -124,7 +135,7 @@ def _decimal(text: str) -> Decimal:
 def _read_str(value: Any) -> str:
     if isinstance(value, str):
         return value
-    # YAML reads an unquoted 2024 as a number; on and off as booleans, whose spelling is lost.
+    # JSON has numbers, whose spelling is lost.
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     raise ValueError
@@ -133,7 +144,7 @@ def _read_str(value: Any) -> str:
 def _convert_sources(value: Any, key: str, where: str) -> tuple[SourceConfig, ...]:
     if isinstance(value, str):
         what = f"{key}={shorten(value)}{where}"
-        value = parse_yaml(value, what, _SOURCES_HINT) if value.startswith("[") else [value]
+        value = parse_yaml(value, what, _SOURCES_HINT) if value.lstrip().startswith("[") else [value]
     if not isinstance(value, list | tuple):
         raise UserError(
             f"{key}{where}",

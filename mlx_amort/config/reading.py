@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any, get_type_hints
 
 from mlx_amort.amounts import shorten
 from mlx_amort.config.conversion import convert
+from mlx_amort.config.flags import FLAG_OF, KEY_OF
 from mlx_amort.config.presets import preset_path
-from mlx_amort.config.values import Config
+from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.config.yaml_text import read_yaml, yaml_of
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import expand_home
@@ -32,6 +34,18 @@ SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.nam
 Layer = Mapping[str, Mapping[str, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A key in which two configurations differ, and both its values as their user would write them."""
+
+    key: str
+    first: str
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.first} and {self.other}"
+
+
 def resolve(
     preset: str | None = None,
     file: str | Path | None = None,
@@ -40,6 +54,7 @@ def resolve(
 ) -> Config:
     """Resolve a run: `base` (else the dataclasses) < preset < YAML file < `section.key=value` overrides.
 
+    A relative corpus of the file is looked for from the file's folder, one of an override from the current folder.
     Raises: UserError for an unknown preset, key or choice, and a value of the wrong type or out of range.
     """
     from_file = read_yaml(Path(file)) if file is not None else {}
@@ -47,7 +62,9 @@ def resolve(
     if preset and named and preset != named:
         raise UserError(f"preset {preset}", f"{file} was made for preset {named}", "give only one of them")
     preset = preset or named
-    layers = [_converted(from_file, f" in {file}"), _converted(_parse_overrides(overrides), "")]
+    layers = [_converted(_parse_overrides(overrides), "")]
+    if file is not None:
+        layers.insert(0, _with_sources_from(Path(file).parent, _converted(from_file, f" in {file}")))
     if preset is not None:
         layers.insert(0, _converted(read_yaml(preset_path(preset)), f" in preset {preset}"))
     # Merged before anything is built: a layer alone may hold what only a later one makes valid.
@@ -84,10 +101,10 @@ def dump(config: Config) -> str:
     return yaml_of(to_dict(config))
 
 
-def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model",)) -> list[str]:
-    """The keys in which two configurations differ, as "section.key: VALUE and VALUE"."""
+def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model",)) -> list[Difference]:
+    """The keys in which two configurations differ, in the order of declaration."""
     return [
-        f"{section}.{field.name}: {_shown(first)} and {_shown(second)}"
+        Difference(f"{section}.{field.name}", _shown(first), _shown(second))
         for section in sections
         for field in dataclasses.fields(getattr(one, section))
         if (first := getattr(getattr(one, section), field.name))
@@ -108,6 +125,26 @@ def with_absolute_sources(config: Config) -> Config:
 def _absolute(path: str, key: str) -> str:
     # Unlike Path.resolve, realpath lets a loop of links pass, which opening it tells.
     return path if path.startswith(BUILTIN) else os.path.realpath(expand_home(path, f"{key} '{path}'"))
+
+
+def _with_sources_from(folder: Path, layer: Layer) -> Layer:
+    """A file's layer with its relative corpora named from the current folder; `~` and builtin:NAME as they are."""
+
+    def named(path: str) -> str:
+        return path if path.startswith((BUILTIN, "~")) else str(folder / path)
+
+    data = dict(layer.get("data", {}))
+    if "sources" in data:
+        data["sources"] = tuple(
+            dataclasses.replace(source, path=named(source.path))
+            # A name with a colon that exists there goes before a weight, as on the command line.
+            if source.given is None or not os.path.lexists(named(source.given))
+            else SourceConfig(named(source.given))
+            for source in data["sources"]
+        )
+    if data.get("validation") is not None:
+        data["validation"] = named(data["validation"])
+    return {**layer, "data": data} if data else layer
 
 
 def _preset_of(sections: dict[str, Any], where: str) -> str | None:
@@ -131,18 +168,19 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, dict[str, str]]:
         if not equals:
             raise UserError(f"--set {override}", "has no '='", "write it as --set section.key=value")
         if not dot:
-            homes = [f"{home}.{section}" for home, kind in _sections().items() if section in _types(kind)]
-            raise UserError(
-                f"--set {override}", "names no section", did_you_mean(section, homes or _sections())
-            )
-        layer.setdefault(section, {})[key] = value.strip()
+            hint = _home_of(section) or did_you_mean(section, _sections())
+            raise UserError(f"--set {override}", "names no section", hint)
+        # Blanks are part of a text; any other type passes over them.
+        layer.setdefault(section, {})[key.strip()] = value
     return layer
 
 
 def _shown(value: Any) -> str:
-    """A value as its user would write it."""
+    """A value as its user would write it; a text that cannot stand for itself in quotes."""
+    if isinstance(value, str) and (value != value.strip() or not value or not value.isprintable()):
+        return shorten(json.dumps(value, ensure_ascii=False))
     if not isinstance(value, tuple):
-        return "null" if value is None else str(value)
+        return shorten(value)
     is_mix = len({source.weight for source in value}) > 1
     return " + ".join(f"{source.path}:{source.weight:g}" if is_mix else source.path for source in value)
 
@@ -170,9 +208,20 @@ def _converted(content: Mapping[str, Any], where: str) -> Layer:
 
 def _nearest_key(section: str, key: str) -> str:
     """The hint for a key that its section does not have: the section that does, else what is spelt alike."""
-    homes = [f"{home}.{key}" for home, kind in _sections().items() if key in _types(kind)]
     known = [f"{section}.{name}" for name in _types(_sections()[section])]
-    return f"did you mean '{homes[0]}'?" if homes else did_you_mean(f"{section}.{key}", known)
+    return _home_of(key) or did_you_mean(f"{section}.{key}", known)
+
+
+def _home_of(key: str) -> str | None:
+    """The hint for the name of a key, or of a flag, without its section: where it belongs."""
+    flag = f"--{key.replace('_', '-')}"
+    homes = [f"{home}.{key}" for home, kind in _sections().items() if key in _types(kind)]
+    if not homes and flag in KEY_OF:
+        homes = [KEY_OF[flag]]
+    if not homes:
+        return None
+    by_flag = f" ({FLAG_OF[homes[0]]})" if homes[0] in FLAG_OF else ""
+    return f"did you mean '{homes[0]}'{by_flag}?"
 
 
 def _merged(lower: Layer, upper: Layer) -> Layer:

@@ -16,13 +16,15 @@ from mlx_amort.config.checks import (
     check_at_least,
     check_at_most,
     check_choices,
+    check_float32,
     check_fraction,
 )
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Precision as Precision
 
-Truncation = Literal["sliding", "last"]
-Precision = Literal["bf16", "fp32", "bf16-pure"]
+# Every window of a step, one after another, or only the last.
+Truncation = Literal["consecutive", "last"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
@@ -48,7 +50,7 @@ class StepConfig:
     chunks: int = 2
     window: int = 2
     accum: int = 1
-    tbptt: Truncation = "sliding"
+    tbptt: Truncation = "consecutive"
     precision: Precision = "bf16"
     activation_checkpointing: bool = False
 
@@ -91,6 +93,7 @@ class OptimizerConfig:
             )
         check_at_least("optimizer", self, 0.0, "weight_decay")
         check_above_zero("optimizer", self, "clip_norm", "eps")
+        check_float32("optimizer", self, "weight_decay", "clip_norm", "eps")
         check_fraction("optimizer", self, "momentum", "beta1", "beta2")
 
 
@@ -108,6 +111,7 @@ class ScheduleConfig:
         check_choices("schedule", self)
         check_above_zero("schedule", self, "base_lr")
         check_at_least("schedule", self, 0, "warmup_steps", "min_lr")
+        check_float32("schedule", self, "base_lr", "min_lr")
         check_at_most("schedule", self, LARGEST_COUNT, "warmup_steps")
         if self.min_lr is not None and self.min_lr > self.base_lr:
             raise UserError(
@@ -196,6 +200,7 @@ class RunConfig:
     eval_every: int | None = None
     save_every: int | None = None
     keep_checkpoints: int = 2
+    keep_best: bool = False
     sample_bytes: int = 400
     sample_prompt: str = "The "
     sample_temperature: float = 0.8
@@ -203,6 +208,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_at_least("run", self, 0, "seed", "sample_bytes", "sample_temperature")
+        check_float32("run", self, "sample_temperature")
         check_at_least("run", self, 1, "steps", "bytes", "eval_every", "save_every", "keep_checkpoints")
         check_at_least("run", self, 1, "memory_limit_bytes")
         check_at_most("run", self, LARGEST_COUNT, "steps", "bytes", "eval_every", "save_every")

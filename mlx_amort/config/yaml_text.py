@@ -1,4 +1,8 @@
-"""YAML as configurations are written in it: a strict reader and an exact writer."""
+"""YAML as configurations are written in it: a strict reader and an exact writer.
+
+Scalars are read as the text they are written as, and `config/conversion.py` makes of it what the key declares: so a
+file and `--set` read `0100`, `1:30` and `on` alike. Only null is told from text here, by its quotes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any
 import yaml
 
 from mlx_amort.amounts import shorten
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
+from mlx_amort.files import read_regular
 
 LARGEST_YAML_BYTES = 2**24
 _RARE_LINE_ENDS = frozenset("\x85\u2028\u2029")
@@ -19,11 +24,11 @@ _SECTIONS_HINT = "write it as `section:` with `key: value` lines below"
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping a YAML file holds. Raises: UserError when it cannot be read or holds something else."""
     try:
-        # Not a byte more: a device or a pipe may have no end.
-        with path.open("rb") as file:
-            text = file.read(LARGEST_YAML_BYTES + 1)
+        text = read_regular(path, LARGEST_YAML_BYTES + 1)
     except OSError as error:
-        raise UserError(str(path), error.strerror or "cannot be read", "name a YAML file") from error
+        raise UserError(
+            str(path), error.strerror or "cannot be read", f"{advice(error)}, or name another file"
+        ) from error
     if len(text) > LARGEST_YAML_BYTES:
         why = f"is longer than the {LARGEST_YAML_BYTES:,} bytes that a configuration may have"
         raise UserError(str(path), why, "name a YAML file of sections and keys")
@@ -41,7 +46,7 @@ def parse_yaml(text: str | bytes, what: str, hint: str) -> Any:
         return yaml.load(text, Loader=_StrictLoader)
     except RecursionError as error:
         raise UserError(what, "is nested too deep", hint) from error
-    # A ValueError comes from what only looks like a date or a number.
+    # A ValueError comes from a scalar with a tag, such as `!!int x`.
     except (yaml.YAMLError, ValueError) as error:
         why = shorten(" ".join(str(error).split()))
         raise UserError(what, f"is not valid YAML ({why})", hint) from error
@@ -52,8 +57,17 @@ def yaml_of(content: Mapping[str, Any]) -> str:
     return yaml.dump(content, Dumper=_ExactDumper, sort_keys=False, allow_unicode=True)
 
 
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where YAML would silently keep the last."""
+    """SafeLoader that leaves scalars text, and refuses a key given twice, where YAML would keep the last."""
+
+    # First character of a scalar -> what it may be.
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == _NULL_TAG]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

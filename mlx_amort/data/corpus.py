@@ -28,7 +28,7 @@ SAMPLED_BLOCKS = 66
 BLOCK_UNITS = 4096
 
 # Told how much is done, and how much there is to do in all.
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 class Corpus:
@@ -162,7 +162,7 @@ class Corpus:
             index += 1
 
 
-def check_ids(corpora: Sequence[Corpus], vocabulary: int, progress: Progress | None = None) -> None:
+def check_ids(corpora: Sequence[Corpus], vocabulary: int, progress: ProgressCallback | None = None) -> None:
     """Read every id once and hold it against the model's vocabulary; bytes fit 256 and are not read.
 
     `progress` is told (ids read, ids in all) after every piece; what it raises ends the reading.

@@ -13,17 +13,11 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from mlx_amort.config.model import BYTE_VALUES, BoundaryRule, ModelConfig
+from mlx_amort.config.model import BoundaryRule, ModelConfig
 from mlx_amort.data.corpus import Corpus
 from mlx_amort.data.parts import Units
+from mlx_amort.ops.boundary_class import BOUNDARY_CLASS
 
-# A boundary is neither an ASCII letter or digit nor a UTF-8 continuation byte (0x80 to 0xBF).
-BOUNDARY_CLASS = np.array(
-    [
-        not (chr(byte).isascii() and chr(byte).isalnum()) and not 0x80 <= byte <= 0xBF
-        for byte in range(BYTE_VALUES)
-    ]
-)
 # From here on it is told: Chinese has a quarter of its boundaries without a slot, English and code next to none.
 LARGE_SHARE = 0.1
 SMALL_SHARE = 0.05

@@ -26,7 +26,7 @@ def header_lines(run: Run) -> Iterator[str]:
     yield f"folder      {run.folder.path}"
     if run.resumed_from is not None:
         yield f"resumed     from {run.resumed_from}"
-        yield from (f"  changed   {key.replace(' and ', ' -> ', 1)}" for key in run.changed)
+        yield from (f"  changed   {change.key}: {change.first} -> {change.other}" for change in run.changed)
         if rise := _rise(run):
             yield f"  note      {rise}"
 
@@ -106,19 +106,21 @@ def _schedule(config: Config) -> str:
 
 
 def _rise(run: Run) -> str | None:
-    """What a longer run does to a learning rate that had begun to fall."""
+    """What a changed run does to the learning rate, where that goes up, and how to keep it where it was."""
     step, steps, schedule = run.state.step, run.config.total_steps, run.config.schedule
-    rates = [row["lr"] for row in run.log.rows() if "lr" in row]
-    _, _, decay_steps = phases(steps, schedule)
-    if not run.changed or not rates or rates[-1] == max(rates) or step >= steps:
+    logged = run.log.steps()
+    before = logged[-1].get("lr") if logged else None
+    warmup_steps, _, decay_steps = phases(steps, schedule)
+    if not run.changed or before is None or not warmup_steps <= step < steps:
         return None
-    before, after = rates[-1], learning_rate(step, steps, schedule)
+    after = learning_rate(step, steps, schedule)
     if after < before or f"{after:g}" == f"{before:g}":
         return None
     begins = steps - decay_steps
     decay = f"begins anew at step {begins:,}" if step < begins else f"now ends at step {steps:,}"
     course = f": the decay {decay}" if decay_steps else ""
-    return f"learning rate goes from {before:g} back to {after:g}{course}"
+    keep = f"to stay at the last rate, resume with --schedule constant --lr {before:g}"
+    return f"learning rate goes from {before:g} back up to {after:g}{course}; {keep}"
 
 
 def _machine(run: Run) -> str:

@@ -57,7 +57,7 @@ def fixed_changes(saved: Config, config: Config) -> list[str]:
     validation = there.validation if saved.data.validation and there.validation else saved.data.validation
     moved = dataclasses.replace(saved.data, sources=sources, validation=validation)
     saved = dataclasses.replace(saved, data=moved)
-    return [key for key in differing_keys(saved, config, SECTIONS) if key.startswith(FIXED)]
+    return [str(change) for change in differing_keys(saved, config, SECTIONS) if change.key.startswith(FIXED)]
 
 
 def check_there(path: Path, data: DataConfig) -> None:

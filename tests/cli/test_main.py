@@ -128,7 +128,7 @@ def test_ctrl_c_in_an_extension_that_loads_is_quiet(tmp_path: Path) -> None:
         (["train", "--save-every", ""], "--save-every: its value is empty; give one"),
         (["train", "--data", "a", "--data", ""], "--data: its value is empty; give one"),
         (["train", "--out", "x" * 300, "--steps", "1"], "use a shorter name"),
-        (["train", "--config", "/dev/zero"], "is longer than"),
+        (["train", "--config", "/dev/zero"], "is a pipe, a socket or a device"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -170,7 +170,7 @@ def test_a_disk_that_fills_during_a_run_ends_it_in_one_line(
     told = capsys.readouterr().err
     assert ended.value.code == 2 and told.count("\n") == 1
     assert told.startswith(
-        "error: run: cannot be written (No space left on device); make room, then go on from "
+        "error: run: cannot be written (No space left on device); make room there, then go on from "
     )
     assert told.endswith(f"{checkpoint}: mlx-amort train --resume run\n") and checkpoint.is_dir()
     with pytest.raises(SystemExit) as ended:
@@ -181,7 +181,8 @@ def test_a_disk_that_fills_during_a_run_ends_it_in_one_line(
 def test_a_disk_that_is_full_from_the_start_is_told_in_one_line(tmp_path: Path, train: str) -> None:
     ended = shell(f"ulimit -f 0; {train} --out run > /dev/null", tmp_path)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith("error: run/config.yaml: cannot be read or written (File too large); ")
+    # The first file that is written: the lock, or the configuration where there are no locks.
+    assert ended.stderr.startswith("error: ") and "(File too large); name a place that takes" in ended.stderr
     assert shell(f"{train} --out run", tmp_path).returncode == 0
 
 
@@ -226,6 +227,21 @@ def test_an_error_that_may_be_a_bug_stays_a_traceback(monkeypatch: pytest.Monkey
     assert isinstance(program, click.Group)
     with pytest.raises(FileNotFoundError):
         main(["presets"])
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("ev", ["evaluate"]), ("generate --top", ["--top-k", "--top-p"]), ("pro", ["profile"])],
+)
+def test_the_shell_completes_verbs_and_options(words: str, wanted: list[str], tmp_path: Path) -> None:
+    asked = {"COMP_WORDS": f"mlx-amort {words}", "COMP_CWORD": str(len(words.split()))}
+    ended = subprocess.run(
+        COMMAND,
+        env={**environment(tmp_path), **asked, "_MLX_AMORT_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.splitlines() == [f"plain,{word}" for word in wanted], ended.stderr
 
 
 def test_every_refusal_says_what_to_do() -> None:

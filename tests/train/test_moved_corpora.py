@@ -16,7 +16,8 @@ from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.errors import UserError
 from mlx_amort.train.header import header_lines
-from mlx_amort.train.run import Run, new_run, resumed_run
+from mlx_amort.train.resume import resumed_run
+from mlx_amort.train.run import Run, new_run
 from tests.train.tiny import start, tiny_config, train_quietly, write_text
 
 OF_0_1 = Path(__file__).parents[1] / "files_of_0_1" / "run"
@@ -50,7 +51,9 @@ def test_the_same_content_goes_on_bit_for_bit(moved: Path, tmp_path: Path) -> No
         resumed(moved / "run")
     (moved / "text.txt").rename(moved / "renamed.txt")
     run = resumed(moved / "run", with_data(moved / "renamed.txt"))
-    assert run.changed == (f"data.sources: {tmp_path / 'a' / 'text.txt'} and {moved / 'renamed.txt'}",)
+    assert [str(change) for change in run.changed] == [
+        f"data.sources: {tmp_path / 'a' / 'text.txt'} and {moved / 'renamed.txt'}"
+    ]
     train_quietly(run)
     losses = [[row["loss_bits"] for row in log.log.rows() if "loss_bits" in row] for log in (whole, run)]
     assert losses[0] == losses[1]
@@ -98,14 +101,14 @@ def test_a_validation_corpus_may_move_and_not_change(tmp_path: Path) -> None:
     header = list(header_lines(run))
     assert f"data        {text}: 6,000 bytes to train on" in header
     assert f"validation  {held_out}: 740 bytes held out" in header
-    assert summary.zlib_bits == run.zlib_bits and run.zlib_bits < 2
+    assert summary.quality.zlib_bits == run.zlib_bits and run.zlib_bits < 2
     held_out.rename(tmp_path / "there.txt")
     with pytest.raises(UserError, match="with --validation"):
         resumed(tmp_path / "run")
     asked = with_data(text, validation=tmp_path / "there.txt")
     run = resumed(tmp_path / "run", asked)
     summary, _ = train_quietly(run)
-    assert summary.val_bytes == validation_targets(run.held_out) == 739
+    assert summary.quality.val_bytes == validation_targets(run.held_out) == 739
     (tmp_path / "there.txt").write_text("another text, as long. " * 20, encoding="utf-8")
     with pytest.raises(
         UserError, match=r"there\.txt' is not '.*held_out\.txt', which the run was trained on"

@@ -10,12 +10,21 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import Config, DataConfig, RunConfig, ScheduleConfig, SourceConfig, StepConfig
+from mlx_amort.config.values import (
+    Config,
+    DataConfig,
+    Precision,
+    RunConfig,
+    ScheduleConfig,
+    SourceConfig,
+    StepConfig,
+)
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.loop import train
-from mlx_amort.train.run import Run, new_run, resumed_run
+from mlx_amort.train.resume import resumed_run
+from mlx_amort.train.run import Run, new_run
+from mlx_amort.train.session import train_run
 from mlx_amort.train.summary import Summary
 
 MODEL = ModelConfig(trunk="hybrid", layers=1, hidden=16, ffn=32, heads=2, seq=32)
@@ -53,14 +62,14 @@ def tiny_config(text: Path, precision: str = "fp32", steps: int = 6, **run: Any)
     )
 
 
-def tiny_model(precision: str = "fp32", activation_checkpointing: bool = False) -> ByteLM:
+def tiny_model(precision: Precision = "fp32", activation_checkpointing: bool = False) -> ByteLM:
     return ByteLM(MODEL, precision, activation_checkpointing)
 
 
 def train_quietly(run: Run, stop_after: int | None = None) -> tuple[Summary, str]:
     """Train to the end; returns the outcome and what was printed."""
     printed = io.StringIO()
-    summary = train(run, Console(printed, printed), Interrupt(), stop_after)
+    summary = train_run(run, Console(printed, printed), Interrupt(), stop_after)
     return summary, printed.getvalue()
 
 

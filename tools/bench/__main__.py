@@ -17,7 +17,8 @@ load_blas()
 from mlx_amort.backend import describe_machine  # noqa: E402
 from mlx_amort.config.reading import resolve  # noqa: E402
 from mlx_amort.config.values import Config  # noqa: E402
-from mlx_amort.cost.time.cost_model import Fit, fit_rows  # noqa: E402
+from mlx_amort.cost.time.cost_model import CostModel  # noqa: E402
+from mlx_amort.cost.time.fitting import fit_rows  # noqa: E402
 from tools.bench.generation import compare_contexts  # noqa: E402
 from tools.bench.parts import compare_kinds, compare_parts  # noqa: E402
 from tools.bench.retained import compare_retained  # noqa: E402
@@ -26,7 +27,7 @@ from tools.bench.turns import SIDES, Comparison, Worker, compare_gradients, spre
 from tools.bench.update import compare_updates  # noqa: E402
 
 LAYERS, SEQ, HEAD_WIDTH = 4, 512, 64
-# B, K and optimizer of the steps that a law is fitted to; the largest model takes seconds for each.
+# B, K and optimizer of the steps that a cost model is fitted to; the largest model takes seconds for each.
 POINTS = ((1, 1, "adamw"), (1, 2, "adamw"), (2, 2, "adamw"), (4, 2, "adamw"), (2, 4, "adamw"))
 MUON_POINTS = ((1, 2, "muon"), (2, 2, "muon"))
 LARGEST_LOSS_DIFFERENCE, LARGEST_GRADIENT_DIFFERENCE = 1e-4, 1e-3
@@ -72,7 +73,7 @@ def model(hidden: str, turns: int, threads: int) -> None:
             found = take_turns(workers, configs, folder, turns, warm_up=2)
             for comparison in found:
                 _tell(comparison)
-            fits = {side: fit_rows([comparison.row(side) for comparison in found]) for side in SIDES}
+            fits = {side: fit_rows([comparison.measurement(side) for comparison in found]) for side in SIDES}
             _tell_fits(fits)
 
 
@@ -115,13 +116,13 @@ def _tell(comparison: Comparison) -> None:
     )
 
 
-def _tell_fits(fits: dict[str, Fit]) -> None:
+def _tell_fits(fits: dict[str, CostModel]) -> None:
     for side, fit in fits.items():
         low, high = (1e6 * value for value in fit.c1_interval_s_per_byte)
         constants = ", ".join(f"c0 {name} {value:.3f} s" for name, value in fit.c0_s.items())
-        third = "" if fit.third_unit is None else f", {1e3 * fit.third_cost_s:.1f} ms a {fit.third_unit}"
+        third = "" if fit.third_unit is None else f", {1e3 * fit.third_cost_s:.1f} ms per {fit.third_unit}"
         click.echo(
-            f"  {side:6} law {fit.law}{third}; c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte "
+            f"  {side:6} {fit.form}{third}; c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte "
             f"({low:.2f} to {high:.2f}), {constants}"
         )
     ours, theirs = fits["mlx"], fits["torch"]
@@ -152,7 +153,7 @@ def parts(preset: str, batch: int, turns: int) -> None:
 @main.command()
 @click.option("--turns", default=5, show_default=True, help="Steps that are timed of each configuration.")
 def scaling(turns: int) -> None:
-    """A window's time a byte against B, K, S, H, layers and presets; bfloat16 against float32."""
+    """A window's time per byte against B, K, S, H, layers and presets; bfloat16 against float32."""
     compare_scaling(turns, click.echo)
     compare_precisions(turns, click.echo)
 
@@ -161,7 +162,7 @@ def scaling(turns: int) -> None:
 @click.option("--preset", default="demo", show_default=True, help="Whose model generates.")
 @click.option("--turns", default=7, show_default=True, help="Chunks that are timed after each context.")
 def generation(preset: str, turns: int) -> None:
-    """Bytes a second of generation after one chunk of context and after a hundred."""
+    """Bytes per second of generation after one chunk of context and after a hundred."""
     compare_contexts(resolve(preset=preset), turns, click.echo)
 
 
