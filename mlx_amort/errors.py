@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class UserError(Exception):
@@ -51,6 +52,14 @@ def user_error_of(error: OSError) -> UserError | None:
         return None
     what = "output" if error.filename is None else os.fsdecode(error.filename)
     return UserError(what, f"cannot be read or written ({error.strerror})", todo)
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Stand where every name of a Literal has been dealt with: mypy refuses the place that forgets one.
+
+    As typing.assert_never, which Python 3.10 does not have. Raises: AssertionError.
+    """
+    raise AssertionError(f"{value!r} is dealt with nowhere")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

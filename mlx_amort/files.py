@@ -1,8 +1,9 @@
-"""Writing a file so that a kill or a power cut leaves the old content or the new, never a part."""
+"""Files: read without waiting, written so that a kill or a power cut leaves the old content or the new."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,40 @@ def write_whole(path: Path, text: str) -> None:
         # A full disk names no file.
         error.filename = str(path)
         raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The first `most_bytes` of a regular file; a pipe would be waited for, and a device may have no end.
+
+    Raises: OSError when it cannot be read, UserError when it is of another kind.
+    """
+    # The kind is asked before opening, which may act on a device, and again of what was opened.
+    _check_regular(path, os.stat(path).st_mode)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+        return file.read(most_bytes)
+
+
+def expand_home(path: str | Path) -> Path:
+    """A path whose leading `~` or `~USER` is replaced by that home; `./~` is a name like any other.
+
+    Raises: UserError when there is no such home.
+    """
+    # Asked of the text, for a Path forgets a leading `./`.
+    if not os.fspath(path).startswith("~"):
+        return Path(path)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        home = Path(path).parts[0]
+        raise UserError(str(path), f"{home} is no user's home folder", "write the path without it") from error
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise UserError(str(path), "is a folder", "name a file in it")
+    if not stat.S_ISREG(mode):
+        raise UserError(str(path), "is a pipe, a socket or a device", "name a regular file")
 
 
 def make_folder(path: Path, what: str) -> None:

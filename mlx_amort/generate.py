@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mlx_amort.config.values import BYTE_VALUES, ModelConfig
+from mlx_amort.config.model import BYTE_VALUES, ModelConfig
 from mlx_amort.errors import UserError
 from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.model.decoding import Decoder

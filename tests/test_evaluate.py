@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mlx_amort.cli import main
-from mlx_amort.config.values import Config, DataConfig, ModelConfig, RunConfig, SourceConfig, StepConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, DataConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from mlx_amort.cli import main
-from mlx_amort.config.values import Config, ModelConfig, RunConfig, StepConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, RunConfig, StepConfig
 from mlx_amort.errors import UserError
 from mlx_amort.generate import draw, sample
 from mlx_amort.model.byte_lm import ByteLM, Weights

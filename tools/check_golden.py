@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mlx_amort.backend import load_blas
-from mlx_amort.config.values import ModelConfig
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
 
 TOLERANCE = 1e-3

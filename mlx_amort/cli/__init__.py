@@ -15,6 +15,7 @@ import click
 
 from mlx_amort import __version__
 from mlx_amort.backend import load_blas
+from mlx_amort.cli.arguments import check_values
 from mlx_amort.errors import UserError, did_you_mean, user_error_of
 from mlx_amort.streams import make_standard_streams_safe, silence, write
 
@@ -73,7 +74,9 @@ class LazyVerbs(click.Group):
             raise UserError(f"mlx-amort {args[0]}", "no such verb", did_you_mean(args[0], VERBS))
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
-            _check_given_once(command, click.Context(command, info_name=name, parent=ctx), rest)
+            verb_context = click.Context(command, info_name=name, parent=ctx)
+            check_values(command, verb_context, rest)
+            _check_given_once(command, verb_context, rest)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -173,7 +176,9 @@ def _check_given_once(command: click.Command, context: click.Context, arguments:
         if order.count(parameter) > 1 and not is_harmless:
             raise UserError(name, "given twice", "give it once")
         # An option that is empty without being given, such as a prompt, may be given empty.
-        if "" in (value if isinstance(value, list) else [value]) and parameter.default != "":
+        values_given = value if isinstance(value, list) else [value]
+        is_blank = any(isinstance(each, str) and not each.strip() for each in values_given)
+        if is_blank and parameter.default != "":
             raise UserError(name, "its value is empty", "give one, or leave the option out")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from mlx_amort.amounts import counted, format_duration, parse_size, percent
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.compare import BOOKKEEPING, Comparison, ComparisonPoint, Curve, compare, read_curve
 from mlx_amort.errors import UserError
@@ -19,16 +20,14 @@ _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
 
 
 @click.command()
-@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=USER_PATH)
 @click.option(
     "--at",
     "points",
     metavar="BYTES,...",
     help="Compare at these bytes, such as 200M,395M. Without: where all were validated.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the curves into this file."
-)
+@click.option("--out", type=USER_PATH, metavar="FILE.png", help="Draw the curves into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(runs: tuple[Path, ...], points: str | None, out: Path | None, as_json: bool) -> None:
     """Compare runs at equal bytes seen, never at equal steps; every other run against the first.

@@ -9,8 +9,9 @@ from typing import Any, get_args
 import click
 
 from mlx_amort.amounts import counted
-from mlx_amort.cli.options import DEFAULT_PRESET
-from mlx_amort.config.reading import parse_source, resolve
+from mlx_amort.config.conversion import parse_source
+from mlx_amort.config.presets import DEFAULT_PRESET
+from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import DataConfig, DataDtype
 from mlx_amort.data.card import describe
 from mlx_amort.data.corpus import open_corpora

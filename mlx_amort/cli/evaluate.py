@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from mlx_amort.cli.checkpoints import checkpoint_of, step_of
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.progress import ProgressLine
-from mlx_amort.config.reading import parse_source
+from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.values import DataConfig
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=USER_PATH)
 @click.option(
     "--data",
     "sources",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mlx_amort.amounts import percent
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.cost.profile_file import read_record
 from mlx_amort.cost.time.cost_model import Fit, fit_record
@@ -15,9 +16,9 @@ from mlx_amort.files import make_folder
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=USER_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the fit as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write report.md and pictures here.")
+@click.option("--out", type=USER_PATH, help="Also write report.md and pictures here.")
 def command(file: Path, as_json: bool, out: Path | None) -> None:
     """Fit step time = c0 + c1 * bytes per step, and say whether it holds.
 

@@ -15,15 +15,17 @@ import click
 
 from mlx_amort.amounts import parse_size
 from mlx_amort.cli.checkpoints import checkpoint_of, step_of
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.config.values import RunConfig
 from mlx_amort.errors import UserError
+from mlx_amort.files import expand_home
 from mlx_amort.streams import harmless
 
 STANDARD_INPUT = "-"
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=USER_PATH)
 @click.option("--prompt", default="", metavar="TEXT", help="What to continue. Without one: a new line.")
 @click.option(
     "--prompt-file",
@@ -130,8 +132,8 @@ def _prompt_bytes(prompt: str, prompt_file: str | None) -> bytes:
     try:
         if prompt_file == STANDARD_INPUT:
             return sys.stdin.buffer.read()
-        return Path(prompt_file).expanduser().read_bytes()
-    except (OSError, RuntimeError, ValueError) as error:
+        return expand_home(prompt_file).read_bytes()
+    except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UserError(
             f"--prompt-file {prompt_file}",

@@ -1,4 +1,4 @@
-"""The flags that shape a run, shared by the verbs that need a configuration."""
+"""The flags that shape a run, shared by the verbs that need a configuration, and the type of a path option."""
 
 from __future__ import annotations
 
@@ -13,37 +13,46 @@ import click
 
 from mlx_amort.amounts import parse_size
 from mlx_amort.config.checks import choices
-from mlx_amort.config.reading import preset_names, read_yaml, resolve
+from mlx_amort.config.flags import FLAG_OF
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config
+from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.errors import UserError
+from mlx_amort.files import expand_home
 
-# Flag, the key it sets, what help says. A value stays text until config_io converts it by the key's type.
-FLAGS = (
-    ("--trunk", "model.trunk", "Where the global blocks run, and how they mix."),
-    ("--data", "data.sources", "File, folder, .bin or builtin:NAME; PATH:WEIGHT for a mix. Repeatable."),
-    ("--batch", "step.batch", "Rows B of a micro-batch."),
-    ("--chunks", "step.chunks", "Chunks K a row walks in one step."),
-    ("--seq", "model.seq", "Bytes S of a chunk."),
-    ("--window", "step.window", "Chunks the gradient flows through."),
-    ("--accum", "step.accum", "Micro-batches A of a step."),
-    ("--optimizer", "optimizer.name", "What updates the matrices of the blocks."),
-    ("--precision", "step.precision", "Number formats of weights and compute."),
-    (
-        "--activation-checkpointing",
-        "step.activation_checkpointing",
-        "Recompute blocks to save memory, or not.",
-    ),
-    ("--lr", "schedule.base_lr", "Highest learning rate."),
-    ("--schedule", "schedule.name", "Shape of the learning rate over the run."),
-    ("--steps", "run.steps", "Length of the run in optimizer steps."),
-    ("--bytes", "run.bytes", "Length of the run in bytes, such as 2.006e9 or 2GB."),
-    ("--seed", "run.seed", "Seed of the initial weights and of the data's order."),
-)
-
-# What train, and what describes its data, takes where nothing else is named.
-DEFAULT_PRESET = "demo"
+# Key -> what the help of its flag says. A value stays text until config/conversion.py converts it by the key's type.
+_HELP = {
+    "model.trunk": "Where the global blocks run, and how they mix.",
+    "data.sources": "File, folder, .bin or builtin:NAME; PATH:WEIGHT for a mix. Repeatable.",
+    "step.batch": "Rows B of a micro-batch.",
+    "step.chunks": "Chunks K a row walks in one step.",
+    "model.seq": "Bytes S of a chunk.",
+    "step.window": "Chunks the gradient flows through.",
+    "step.accum": "Micro-batches A of a step.",
+    "optimizer.name": "What updates the matrices of the blocks.",
+    "step.precision": "Number formats of weights and compute.",
+    "step.activation_checkpointing": "Recompute blocks to save memory, or not.",
+    "schedule.base_lr": "Highest learning rate.",
+    "schedule.name": "Shape of the learning rate over the run.",
+    "run.steps": "Length of the run in optimizer steps.",
+    "run.bytes": "Length of the run in bytes, such as 2.006e9 or 2GB.",
+    "run.seed": "Seed of the initial weights and of the data's order.",
+}
+FLAGS = tuple((FLAG_OF[key], key, text) for key, text in _HELP.items())
 
 Callback = Callable[..., Any]
+
+
+class UserPath(click.Path):
+    """A path as the user names it, with `~` for a home also where no shell has replaced it (--out=~/run)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises: UserError for a home that there is not."""
+        return super().convert(expand_home(value), param, ctx)
+
+
+USER_PATH = UserPath(path_type=Path)
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class RequestedConfig:
     """What the command line asked for, not yet resolved."""
 
     preset: str | None
-    file: str | None
+    file: Path | None
     overrides: tuple[str, ...]
     default_preset: str | None
 
@@ -63,7 +72,7 @@ class RequestedConfig:
     def gives(self, key: str) -> bool:
         """Whether the command line or its file says what "section.key" is; a preset does not count."""
         section, _, name = key.partition(".")
-        in_file = read_yaml(Path(self.file)).get(section) or {} if self.file is not None else {}
+        in_file = read_yaml(self.file).get(section) or {} if self.file is not None else {}
         return name in in_file or any(
             override.partition("=")[0].strip() == key for override in self.overrides
         )
@@ -121,7 +130,13 @@ def _options(
     return [
         click.option("--preset", metavar="NAME", help=preset_help),
         *[_option(flag, key, text) for flag, key, text in flags],
-        click.option("--config", "config_file", metavar="FILE.yaml", help="Values over those of the preset."),
+        click.option(
+            "--config",
+            "config_file",
+            type=USER_PATH,
+            metavar="FILE.yaml",
+            help="Values over those of the preset.",
+        ),
         click.option(
             "--set", "settings", metavar="SECTION.KEY=VALUE", multiple=True, help="Any other value."
         ),

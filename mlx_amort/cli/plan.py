@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from mlx_amort.amounts import format_duration, format_size, parse_size
+from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.config.values import OptimizerName
 from mlx_amort.cost.commands import train_command
@@ -21,7 +22,7 @@ from mlx_amort.errors import UserError
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=USER_PATH, required=False)
 @click.option("--bytes", "budget", required=True, help="Bytes to train on, such as 2.006e9 or 2GB.")
 @click.option("--min-updates", type=click.IntRange(min=1), help="Least number of optimizer steps.")
 @click.option("--noise-scale", help="Gradient noise scale in bytes: weighs updates against speed.")

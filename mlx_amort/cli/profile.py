@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from mlx_amort import command_line
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
-from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.config.values import OptimizerName, Precision
 from mlx_amort.cost.commands import grid_command
 from mlx_amort.cost.measure.grid import Lists
@@ -71,9 +71,7 @@ _WITHOUT = (
     metavar="10m",
     help=f"Leave out what would take longer. Without it {DEFAULT_GRID_BUDGET} for --grid, else no limit.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for profile.json, report.md and pictures."
-)
+@click.option("--out", type=USER_PATH, help="Folder for profile.json, report.md and pictures.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json.")
 @config_options(default_preset=DEFAULT_PRESET, without=_WITHOUT)
 def command(
@@ -156,7 +154,7 @@ def describe_profile(record: dict[str, Any]) -> str:
 def what_next(record: dict[str, Any], path: Path) -> str:
     """The command that uses a profile, or, without a fit, the one that measures enough for one."""
     if record["fit"]:
-        return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
+        return f"next  {command_line.command('plan', path, '--bytes', 'D', '--min-updates', 'U')}"
     return f"next  {grid_command(record, path)}"
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_amort.amounts import parse_size
-from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.cli.progress import ProgressLine
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.budget import budget_bytes, check_data, check_fits
 from mlx_amort.cost.memory.estimate import estimate
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @config_options(default_preset=DEFAULT_PRESET)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of the run. Without one: runs/PRESET-TIME."
-)
-@click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this folder.")
+@click.option("--out", type=USER_PATH, help="Folder of the run. Without one: runs/PRESET-TIME.")
+@click.option("--resume", type=USER_PATH, help="Go on with the run in this folder.")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="STEP", help="Stop and save once this step is done."
 )
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--eval-every", metavar="STEPS", help="Validate every so many steps, and at the end.")
 @click.option(
     "--profile",
-    type=click.Path(path_type=Path),
+    type=USER_PATH,
     metavar="FILE",
     help="Forecast from this profile.json or folder. Without one: from what `mlx-amort profile` left.",
 )

@@ -30,7 +30,7 @@ def differing(first: Curve, other: Curve) -> list[str]:
     """The keys in which two configurations differ, with both values."""
     if first.config is None or other.config is None:
         return []
-    found = differing_keys(first.config, other.config, SECTIONS)
+    found = [str(change) for change in differing_keys(first.config, other.config, SECTIONS)]
     if first.config.preset != other.config.preset:
         found.insert(0, f"preset: {first.config.preset} and {other.config.preset}")
     return found

@@ -1,1 +1,1 @@
-"""The configuration of a run: values and defaults, checks, reading and writing, presets."""
+"""The configuration of a run; there is no shorter address than its modules, such as `config.values`."""

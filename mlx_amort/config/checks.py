@@ -9,6 +9,8 @@ from mlx_amort.amounts import shorten
 from mlx_amort.errors import UserError, did_you_mean
 
 _FINITE = "must be a finite number"
+# Below the smallest normal number float32 loses digits, and MLX may take it for 0.
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 def choices(declared: Any) -> tuple[str, ...]:
@@ -60,6 +62,21 @@ def check_above_zero(section: str, config: object, *keys: str) -> None:
                 f"{section}.{key}={value}",
                 "must be above 0" if math.isfinite(value) else _FINITE,
                 _usual(config, key, "give a larger one"),
+            )
+
+
+def check_float32(section: str, config: object, *keys: str) -> None:
+    """Refuse a number that float32, in which it is used, holds as infinite or as 0; 0 itself and null pass."""
+    for key in keys:
+        value = getattr(config, key)
+        if value is None or value == 0 or not math.isfinite(value):
+            continue
+        if not SMALLEST_FLOAT32 <= abs(value) <= LARGEST_FLOAT32:
+            size = "large" if abs(value) > 1 else "small"
+            raise UserError(
+                f"{section}.{key}={value}",
+                f"is too {size} for float32, in which it is used",
+                _usual(config, key, "give one nearer to 1"),
             )
 
 

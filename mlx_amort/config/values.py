@@ -1,17 +1,14 @@
-"""Everything a run can be told, as frozen dataclasses: a default stands here and nowhere else.
+"""Everything a run can be told beside its model (`config/model.py`), as frozen dataclasses.
 
-Reading YAML, overriding and dumping are in `config_io`; here are the values, what makes them valid, and the
-sizes that follow from them by arithmetic. `null` (None) always means absent.
+A default stands in these two files and nowhere else. `None` (null in YAML) always means absent.
 
-Legend: `B` rows, `S` bytes of a chunk, `N` slots, `H` width, `K` chunks, `h` heads, `d` head width.
+Legend: `A` micro-batches, `B` rows, `S` bytes of a chunk, `K` chunks.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from mlx_amort.amounts import shorten
 from mlx_amort.config.checks import (
@@ -19,18 +16,15 @@ from mlx_amort.config.checks import (
     check_at_least,
     check_at_most,
     check_choices,
+    check_float32,
     check_fraction,
-    divisors,
-    nearest_multiples,
 )
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Precision as Precision
 
-Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
-BoundaryRule = Literal["every", "first"]
-BlockKind = Literal["attention", "recurrent"]
-BlockLength = Literal["bytes", "slots"]
-Truncation = Literal["sliding", "last"]
-Precision = Literal["bf16", "fp32", "bf16-pure"]
+# Every window of a step, one after another, or only the last.
+Truncation = Literal["consecutive", "last"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
@@ -39,147 +33,12 @@ MuonScale = Literal["match_rms", "aspect_ratio"]
 ScheduleName = Literal["wsd", "cosine", "linear", "constant"]
 DataDtype = Literal["uint8", "uint16"]
 
-BYTE_VALUES = 256
-LARGEST_VOCABULARY = 65_536
-LOCAL_BLOCKS = 2
-CONVOLUTION_WIDTH = 4
-# Far beyond any model or step, and small enough for what follows from them to be counted at once.
-LARGEST_LAYERS = 10_000
-LARGEST_WIDTH = 2**20
-LARGEST_LENGTH = 2**24
 # MLX counts the entries of an axis in 32 bits, JSON a whole number in 53.
 LARGEST_AXIS = 2**31 - 1
 LARGEST_COUNT = 2**53
 LARGEST_WEIGHT = 1e6
 # The generators of the weights and of the data take 64 bits.
 LARGEST_SEED = 2**64 - 1
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a byte language model; a trunk is two switches: patched or not, recurrent or attention."""
-
-    trunk: Trunk = "hybrid"
-    vocabulary: int = 256
-    layers: int = 8
-    hidden: int = 320
-    ffn: int = 1280
-    heads: int = 8
-    seq: int = 512
-    patch_stride: int = 4
-    boundary_rule: BoundaryRule = "every"
-    scale_residual_init: bool = False
-
-    def __post_init__(self) -> None:
-        check_choices("model", self)
-        check_at_least("model", self, 1, "layers", "hidden", "ffn", "heads", "seq", "patch_stride")
-        check_at_most("model", self, LARGEST_LAYERS, "layers")
-        check_at_most("model", self, LARGEST_WIDTH, "hidden", "ffn", "heads")
-        check_at_most("model", self, LARGEST_LENGTH, "seq", "patch_stride")
-        if not 2 <= self.vocabulary <= LARGEST_VOCABULARY:
-            raise UserError(
-                f"model.vocabulary={self.vocabulary}",
-                f"must be between 2 and {LARGEST_VOCABULARY}",
-                "bytes need 256, a uint16 corpus as many as its tokenizer has",
-            )
-        if self.hidden % self.heads:
-            raise UserError(
-                f"model.heads={self.heads}",
-                f"does not divide model.hidden={self.hidden}",
-                f"choose one of {divisors(self.hidden)}",
-            )
-        if self.is_patched and self.vocabulary != BYTE_VALUES:
-            raise UserError(
-                f"model.vocabulary={self.vocabulary}",
-                f"the {self.trunk} trunk finds its patches by byte value and needs {BYTE_VALUES}",
-                "choose model.trunk=dense or recurrent for a larger vocabulary",
-            )
-        if self.is_patched and self.seq % self.patch_stride:
-            raise UserError(
-                f"model.seq={self.seq}",
-                f"is not divisible by model.patch_stride={self.patch_stride}",
-                f"{nearest_multiples(self.seq, self.patch_stride)} would do",
-            )
-
-    @property
-    def is_patched(self) -> bool:
-        """Whether the global blocks run on patch slots instead of on every byte."""
-        return self.trunk in ("patched", "hybrid")
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether the global blocks mix by gated linear recurrence and so carry state over chunks."""
-        return self.trunk in ("recurrent", "hybrid")
-
-    @property
-    def head_width(self) -> int:
-        """Width d = H / h of one head."""
-        return self.hidden // self.heads
-
-    @property
-    def slots(self) -> int:
-        """Patch slots N = S / patch_stride of a chunk (meaningful when `is_patched`)."""
-        return self.seq // self.patch_stride
-
-    @property
-    def block_kinds(self) -> tuple[BlockKind, ...]:
-        """The mixer of every block, in block order."""
-        mixer: BlockKind = "recurrent" if self.is_recurrent else "attention"
-        local: list[BlockKind] = ["attention"] * self._local_blocks
-        return (*local, *[mixer] * self.layers, *local)
-
-    @property
-    def block_lengths(self) -> tuple[BlockLength, ...]:
-        """What every block runs along, in block order: the chunk's bytes or its slots."""
-        length: BlockLength = "slots" if self.is_patched else "bytes"
-        local: list[BlockLength] = ["bytes"] * self._local_blocks
-        return (*local, *[length] * self.layers, *local)
-
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every parameter; matrices are [out, in], so y = x Wᵀ."""
-        shapes = self._embedding_shapes()
-        for index, kind in enumerate(self.block_kinds):
-            shapes.update({f"blocks.{index}.{name}": shape for name, shape in self._block_shapes(kind)})
-        shapes["n_out"] = (self.hidden,)
-        return shapes
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers are trained; the output head is the byte embedding and counts once."""
-        outside = sum(math.prod(shape) for shape in self._embedding_shapes().values()) + self.hidden
-        kinds = self.block_kinds
-        return outside + sum(
-            kinds.count(kind) * sum(math.prod(shape) for _, shape in self._block_shapes(kind))
-            for kind in get_args(BlockKind)
-        )
-
-    def _embedding_shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes: dict[str, tuple[int, ...]] = {
-            "tok": (self.vocabulary, self.hidden),
-            "pos": (self.seq, self.hidden),
-        }
-        if self.is_patched:
-            shapes["slot"] = (self.slots, self.hidden)
-        return shapes
-
-    @property
-    def _local_blocks(self) -> int:
-        return LOCAL_BLOCKS if self.is_patched else 0
-
-    def _block_shapes(self, kind: BlockKind) -> Iterator[tuple[str, tuple[int, ...]]]:
-        width = self.hidden
-        yield "n1", (width,)
-        yield "qkv", (3 * width, width)
-        if kind == "recurrent":
-            yield "conv", (3 * width, CONVOLUTION_WIDTH)
-            yield "decay_w", (self.heads, width)
-            yield "decay_b", (self.heads,)
-            yield "o_norm", (self.head_width,)
-            yield "gate", (width, width)
-        yield "proj", (width, width)
-        yield "n2", (width,)
-        yield "up", (self.ffn, width)
-        yield "down", (width, self.ffn)
 
 
 @dataclass(frozen=True)
@@ -190,7 +49,7 @@ class StepConfig:
     chunks: int = 2
     window: int = 2
     accum: int = 1
-    tbptt: Truncation = "sliding"
+    tbptt: Truncation = "consecutive"
     precision: Precision = "bf16"
     activation_checkpointing: bool = False
 
@@ -233,6 +92,7 @@ class OptimizerConfig:
             )
         check_at_least("optimizer", self, 0.0, "weight_decay")
         check_above_zero("optimizer", self, "clip_norm", "eps")
+        check_float32("optimizer", self, "weight_decay", "clip_norm", "eps")
         check_fraction("optimizer", self, "momentum", "beta1", "beta2")
 
 
@@ -250,6 +110,7 @@ class ScheduleConfig:
         check_choices("schedule", self)
         check_above_zero("schedule", self, "base_lr")
         check_at_least("schedule", self, 0, "warmup_steps", "min_lr")
+        check_float32("schedule", self, "base_lr", "min_lr")
         check_at_most("schedule", self, LARGEST_COUNT, "warmup_steps")
         if self.min_lr is not None and self.min_lr > self.base_lr:
             raise UserError(
@@ -330,6 +191,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_at_least("run", self, 0, "seed", "sample_bytes", "sample_temperature")
+        check_float32("run", self, "sample_temperature")
         check_at_least("run", self, 1, "steps", "bytes", "eval_every", "save_every", "keep_checkpoints")
         check_at_least("run", self, 1, "memory_limit_bytes")
         check_at_most("run", self, LARGEST_COUNT, "steps", "bytes", "eval_every", "save_every")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_amort.config.conversion import current_name
+from mlx_amort.cost.profile_store import key_of
 from mlx_amort.errors import UserError
 
 _TRUE = {"yes", "on", "true", "1"}
@@ -276,8 +278,17 @@ def read_record(path: str | Path) -> dict[str, Any]:
             raise UserError(
                 str(file), "has no list named rows", "name a profile.json written by `mlx-amort profile`"
             )
-        return dict(record)
+        return _with_current_names(record)
     return {"rows": _csv_records(text, str(file))}
+
+
+def _with_current_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose identity calls its choices what they are called now."""
+    identity = record.get("identity")
+    if not isinstance(identity, dict):
+        return dict(record)
+    current = {name: current_name(key_of(name), value) for name, value in identity.items()}
+    return {**record, "identity": current}
 
 
 def _why_no_json(problem: Exception) -> str:

@@ -14,23 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.amounts import printable_lines
-from mlx_amort.config.values import BYTE_VALUES
 from mlx_amort.data.corpus import PIECE_UNITS, Corpus, unit_name
 from mlx_amort.data.sources import Units
+from mlx_amort.ops.boundary_class import BOUNDARY_CLASS
 
 MOST_PIECES = 32
 ZLIB_UNITS = 4 << 20
 SAMPLE_UNITS = 2000
 SAMPLE_LINES = 4
 SAMPLE_COLUMNS = 100
-
-# A boundary is neither an ASCII letter or digit nor a UTF-8 continuation byte (0x80 to 0xBF).
-BOUNDARY_CLASS = np.array(
-    [
-        not (chr(byte).isascii() and chr(byte).isalnum()) and not 0x80 <= byte <= 0xBF
-        for byte in range(BYTE_VALUES)
-    ]
-)
 
 
 def describe(corpus: Corpus, seq: int, patch_stride: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.files import expand_home
 
 Units = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -117,7 +118,7 @@ def list_source(path: str, dtype: str) -> Listing:
         if dtype != "uint8":
             raise UserError(f"corpus '{path}'", f"is text, not {dtype} ids", "set data.dtype=uint8")
         return BUILTINS[name]()
-    root = Path(path).expanduser()
+    root = expand_home(path)
     if dtype != "uint8" and root.suffix != ".bin":
         raise UserError(
             f"corpus '{path}'", f"{dtype} ids are read from a .bin file", "set data.dtype=uint8 for text"

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from mlx_amort.config.values import BYTE_VALUES
+from mlx_amort.config.model import BYTE_VALUES
 from mlx_amort.model.blocks import (
     BlockState,
     feed_forward,

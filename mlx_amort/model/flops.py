@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_amort.config.values import Config, ModelConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config
 
 # Backward multiplies twice as often as forward: once for the gradient of each factor.
 TRAINING_PASSES = 3

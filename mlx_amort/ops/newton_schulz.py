@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from mlx_amort.errors import assert_never
+
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
 Polynomial = tuple[float, ...]
 
@@ -35,9 +37,15 @@ _GRAM_RATIO: Final = 1.5
 
 def polynomials(coefficients: Coefficients) -> tuple[Polynomial, ...]:
     """The steps' polynomials, one after the other; those of Polar Express as p(x / SAFETY)."""
-    if coefficients == "jordan":
-        return _JORDAN
-    steps = _POLAR_EXPRESS if coefficients == "polar_express" else _POLAR_EXPRESS_NONIC
+    match coefficients:
+        case "jordan":
+            return _JORDAN
+        case "polar_express":
+            steps = _POLAR_EXPRESS
+        case "polar_express_nonic":
+            steps = _POLAR_EXPRESS_NONIC
+        case unknown:
+            assert_never(unknown)
     return tuple(tuple(value / SAFETY ** (2 * k + 1) for k, value in enumerate(step)) for step in steps)
 
 

@@ -25,6 +25,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_amort import __version__
+from mlx_amort.command_line import command
 from mlx_amort.config.reading import from_dict, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
@@ -95,7 +96,7 @@ def how_to_go_on(run_folder: Path) -> str:
     """What to do once the disk works again, naming the newest complete checkpoint."""
     complete = complete_checkpoints(run_folder)
     newest = f"from {complete[-1]}" if complete else "from the beginning, for no checkpoint was saved yet"
-    return f"go on {newest}: mlx-amort train --resume {run_folder}"
+    return f"go on {newest}: {command('train', '--resume', run_folder)}"
 
 
 def complete_checkpoints(run_folder: Path) -> list[Path]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size, printable_lines
+from mlx_amort.command_line import command
 from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import Row
@@ -146,7 +147,7 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
     if pace.forecast is None:
         why = f": {pace.why_none}" if pace.why_none else ""
         yield f"forecast    after the first steps{why}; what measures one is"
-        yield f"            mlx-amort profile --grid --config {shlex.quote(str(run.folder.config))}"
+        yield f"            {command('profile', '--grid', '--config', run.folder.config)}"
     else:
         yield f"forecast    {pace.forecast.describe(run.unit)}"
         if pace.forecast.warning:
@@ -200,7 +201,7 @@ def _memory(summary: Summary, estimated_bytes: int, measured_bytes: int) -> str:
     if summary.cache_bytes:
         told += f", and {format_size(summary.cache_bytes)} of cache beside it"
     if abs(miss) > LARGEST_MEMORY_MISS:
-        told += "; a miss of more than 10 % is worth a report: mlx-amort memory-estimate --measure shows it"
+        told += f"; a miss of more than 10 % is worth a report: {command('memory-estimate', '--measure')} shows it"
     return told
 
 
@@ -226,14 +227,16 @@ _ENDINGS = {
 
 
 def _what_next(summary: Summary) -> Iterator[str]:
+    run = Path(summary.run)
     if summary.ending == "diverged":
         if summary.checkpoint is not None:
-            yield f"  go on       mlx-amort train --resume {summary.run} --lr RATE   (a lower one)"
+            yield f"  go on       {command('train', '--resume', run, '--lr', 'RATE')}   (a lower one)"
     elif summary.step < summary.total_steps:
-        yield f"  go on       mlx-amort train --resume {summary.run}"
+        yield f"  go on       {command('train', '--resume', run)}"
     else:
-        yield f"  generate    mlx-amort generate {summary.run} --prompt TEXT --bytes 500"
-        yield f"  longer      mlx-amort train --resume {summary.run} --steps {2 * summary.total_steps}"
+        longer = ("--steps", str(2 * summary.total_steps))
+        yield f"  generate    {command('generate', run, '--prompt', 'TEXT', '--bytes', '500')}"
+        yield f"  longer      {command('train', '--resume', run, *longer)}"
 
 
 def divergence(summary: Summary) -> str:

@@ -28,7 +28,7 @@ def header_lines(run: Run) -> Iterator[str]:
     yield f"folder      {run.folder.path}"
     if run.resumed_from is not None:
         yield f"resumed     from {run.resumed_from}"
-        yield from (f"  changed   {key.replace(' and ', ' -> ', 1)}" for key in run.changed)
+        yield from (f"  changed   {change.key}: {change.first} -> {change.other}" for change in run.changed)
         if rise := _rise(run):
             yield f"  note      {rise}"
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_amort.backend import describe_machine
-from mlx_amort.config.reading import SECTIONS, differing_keys, read_yaml, with_absolute_sources
+from mlx_amort.config.reading import SECTIONS, Difference, differing_keys, with_absolute_sources
 from mlx_amort.config.values import Config
+from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus, ProgressCallback, check_ids, open_corpora, unit_name
 from mlx_amort.data.stream import ByteStream
@@ -64,7 +65,7 @@ class Run:
     state: TrainState
     log: MetricsLog
     resumed_from: Path | None = None
-    changed: tuple[str, ...] = ()
+    changed: tuple[Difference, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -112,7 +113,7 @@ def resumed_run(
     state, trained, checkpoint = _saved_state(path)
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
-    refused = [key for key in changed if key.startswith(FIXED)]
+    refused = [str(change) for change in changed if change.key.startswith(FIXED)]
     if refused:
         raise UserError(
             f"--resume {path}",
@@ -207,7 +208,9 @@ def saved_config(path: Path) -> Config:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise _changed_config(path, checkpoints[-1], f"it lacks {', '.join(missing[:3])}{more}")
     before, after = with_absolute_sources(trained), with_absolute_sources(config)
-    other = [key for key in differing_keys(before, after, SECTIONS) if key.startswith(FIXED)]
+    other = [
+        str(change) for change in differing_keys(before, after, SECTIONS) if change.key.startswith(FIXED)
+    ]
     if other:
         raise _changed_config(path, checkpoints[-1], f"trained with and written there: {'; '.join(other)}")
     return config

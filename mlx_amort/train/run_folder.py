@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
@@ -102,7 +103,11 @@ def create(out: Path | None, name: str) -> RunFolder:
             f"--out {os.fsencode(out)!r}", "is not a name in UTF-8", "name a folder in UTF-8"
         ) from error
     if any(path.exists() for path in (folder.config, folder.record, folder.metrics, out / "checkpoints")):
-        raise UserError(f"--out {out}", "already holds a run", f"go on with --resume {out}, or name another")
+        raise UserError(
+            f"--out {out}",
+            "already holds a run",
+            f"name another, or go on: {command('train', '--resume', out)}",
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         foreign = next((entry.name for entry in sorted(out.iterdir()) if not _is_leftover(entry)), None)

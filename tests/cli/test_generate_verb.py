@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mlx_amort.cli import main
-from mlx_amort.config.values import Config, ModelConfig, RunConfig, StepConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, RunConfig, StepConfig
 from mlx_amort.generate import sample
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.streams import harmless

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_amort.cli.memory_estimate import command
-from mlx_amort.config.reading import preset_names, resolve
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import resolve
 from mlx_amort.cost.memory.estimate import estimate
 
 ROOT = Path(__file__).parents[2]

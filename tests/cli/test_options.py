@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 import pytest
 
-from mlx_amort.cli.options import FLAGS, RequestedConfig, config_options
+from mlx_amort.cli import program
+from mlx_amort.cli.arguments import check_values
+from mlx_amort.cli.generate import command as generate
+from mlx_amort.cli.options import FLAGS, USER_PATH, RequestedConfig, config_options
+from mlx_amort.cli.train import command as train
+from mlx_amort.config.flags import FLAG_OF
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.errors import UserError
@@ -98,3 +104,62 @@ def test_a_verb_may_spell_a_flag_its_own_way() -> None:
         return len(batch) + len(requested.overrides)
 
     assert verb.main(args=["--batch", "1", "--batch", "2", "--seq", "8"], standalone_mode=False) == 3
+
+
+def given_to(verb: str, *arguments: str) -> str:
+    """What the command says of a verb's arguments, which it refuses."""
+    with pytest.raises(UserError) as refusal:
+        program.main(args=[verb, *arguments], standalone_mode=False)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["train", "--out", "--quiet"],
+            "--out: needs a value, and --quiet is an option; write --out=--quiet if that is the value",
+        ),
+        (["train", "--resume", "run", "--out", "--quite"], "--out: needs a value, and --quite looks like an"),
+        (["train", "--data", "--no-activation-checkpointing"], "--data: needs a value, and --no-activation"),
+        (
+            ["train", "--set", "--steps=3"],
+            "--set: needs a value, and --steps=3 looks like an option; write --set",
+        ),
+        (["profile", "--out", "--json"], "--out: needs a value, and --json is an option"),
+        (
+            ["generate", "run", "--prompt", "--bytes", "5"],
+            "--prompt: needs a value, and --bytes is an option",
+        ),
+        (["train", "--steps", " "], "--steps: its value is empty; give one"),
+        (["train", "--out=~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
+        (["train", "--config=~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
+        (["evaluate", "~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
+    ],
+)
+def test_a_value_that_is_an_option_or_nothing_is_refused(arguments: list[str], said: str) -> None:
+    assert said in given_to(*arguments)
+
+
+@pytest.mark.parametrize("text", ["-1", "-- so it goes", "-", "--", "a --b", "---"])
+def test_a_value_that_only_begins_like_an_option_is_a_value(text: str) -> None:
+    context = click.Context(generate, info_name="generate")
+    check_values(generate, context, ["run", "--prompt", text, "--bytes", "3"])
+
+
+def test_what_follows_an_equals_sign_or_two_dashes_is_a_value() -> None:
+    context = click.Context(generate, info_name="generate")
+    check_values(generate, context, ["--prompt=--bytes", "--", "--prompt", "--bytes"])
+
+
+def test_a_home_is_found_where_no_shell_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of/this/test")
+    assert USER_PATH.convert("~/run", None, None) == Path("/home/of/this/test/run")
+    assert USER_PATH.convert("run/~", None, None) == Path("run/~")
+
+
+def test_a_flag_is_declared_once() -> None:
+    assert [flag for flag, _, _ in FLAGS] == [FLAG_OF[key] for _, key, _ in FLAGS]
+    for name in ("--save-every", "--eval-every", "--memory-limit"):
+        assert name in {option for parameter in train.params for option in parameter.opts}
+        assert name in FLAG_OF.values()

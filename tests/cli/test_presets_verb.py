@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from mlx_amort.cli import VERBS, main
-from mlx_amort.config.reading import from_dict, preset_names, resolve
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import from_dict, resolve
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import mlx_amort.config.reading
-from mlx_amort.config.reading import dump, from_dict, preset_names, read_yaml, resolve
+import mlx_amort.config.presets
+from mlx_amort.config.presets import preset_names
+from mlx_amort.config.reading import dump, from_dict, resolve
+from mlx_amort.config.yaml_text import read_yaml
 from mlx_amort.errors import UserError
 from mlx_amort.optim.partition import owners
 
@@ -91,7 +93,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 def test_presets_beside_the_package_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "shipped.yaml").write_text("model:\n  layers: 3\n", encoding="utf-8")
-    monkeypatch.setattr(mlx_amort.config.reading, "__file__", str(tmp_path / "config" / "reading.py"))
+    monkeypatch.setattr(mlx_amort.config.presets, "__file__", str(tmp_path / "config" / "presets.py"))
     assert preset_names() == ("shipped",)
     assert resolve("shipped").model.layers == 3
 

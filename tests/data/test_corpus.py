@@ -153,6 +153,7 @@ def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
     assert open_corpus(str(tmp_path), "uint8", 0.5).fingerprint() != before
 
 
+@pytest.mark.slow
 def test_two_gigabytes_are_read_in_a_little_memory(tmp_path: Path) -> None:
     file = tmp_path / "sparse.bin"
     with open(file, "wb") as handle:

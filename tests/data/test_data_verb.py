@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_amort.cli.data import command
-from mlx_amort.cli.options import DEFAULT_PRESET
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.reading import resolve
 from mlx_amort.errors import UserError
 

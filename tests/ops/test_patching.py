@@ -117,3 +117,8 @@ def test_what_stands_in_invalid_slots_never_reaches_a_byte() -> None:
     scattered = np.array(scatter_slots(x, g, position, valid, slot_of_byte))
     assert np.isfinite(scattered).all()
     assert scattered[..., 0].tolist() == [[1, *[0] * 7], [1, 1, 0, 1, 0, 1, 0, 0]]
+
+
+def test_a_rule_of_another_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="boundary rule 'last' is neither 'every' nor 'first'"):
+        is_boundary(mx.array(_rows([b"ab"])), "last")

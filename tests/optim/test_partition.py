@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mlx_amort.config.values import ModelConfig, Trunk
+from mlx_amort.config.model import ModelConfig, Trunk
 from mlx_amort.optim.partition import has_weight_decay, owners
 
 TRUNKS: list[Trunk] = ["hybrid", "dense", "recurrent", "patched"]

@@ -61,6 +61,7 @@ def test_ratios_pair_the_turns_and_rows_are_medians() -> None:
     )
 
 
+@pytest.mark.slow
 def test_updates_are_compared_with_mlx_s_own() -> None:
     lines: list[str] = []
     compare_updates(tiny(), 2, lines.append, shapes=((64, 64), (64, 256)))
@@ -99,6 +100,7 @@ def test_scaling_varies_one_thing_at_a_time_and_times_windows_and_updates() -> N
     assert len(times) == 2 and all(window_s > 0 and update_s > 0 for window_s, update_s in times)
 
 
+@pytest.mark.slow
 def test_a_block_keeps_less_than_a_plainly_written_one() -> None:
     told: list[str] = []
     # Several sub-chunks of the recurrence, and blocks enough for their activations to be the peak.

@@ -107,7 +107,7 @@ def test_a_window_longer_than_the_row_is_told(tmp_path: Path) -> None:
     (line,) = (
         found for found in header_lines(new_run(config, tmp_path / "run", ["test"])) if "rows" in found
     )
-    assert "gradient through 2 (sliding, window 5 cut to the chunks of a row)" in line
+    assert "gradient through 2 (consecutive, window 5 cut to the chunks of a row)" in line
 
 
 def test_a_longer_run_says_that_the_rate_goes_up_again(tmp_path: Path) -> None:

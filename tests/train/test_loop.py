@@ -219,7 +219,9 @@ def test_a_corpus_that_changed_is_refused(tmp_path: Path, text: Path) -> None:
 
 def test_a_run_does_not_start_in_another_runs_folder(tmp_path: Path, text: Path) -> None:
     start(tiny_config(text), tmp_path / "run", stop_after=1)
-    with pytest.raises(UserError, match="already holds a run; go on with --resume"):
+    with pytest.raises(
+        UserError, match="already holds a run; name another, or go on: mlx-amort train --resume "
+    ):
         new_run(tiny_config(text), tmp_path / "run", ["test"])
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import (
     Config,
     DataConfig,
-    ModelConfig,
+    Precision,
     RunConfig,
     ScheduleConfig,
     SourceConfig,
@@ -60,7 +61,7 @@ def tiny_config(text: Path, precision: str = "fp32", steps: int = 6, **run: Any)
     )
 
 
-def tiny_model(precision: str = "fp32", activation_checkpointing: bool = False) -> ByteLM:
+def tiny_model(precision: Precision = "fp32", activation_checkpointing: bool = False) -> ByteLM:
     return ByteLM(MODEL, precision, activation_checkpointing)
 
 

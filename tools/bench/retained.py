@@ -12,7 +12,7 @@ import numpy as np
 from mlx_amort.config.reading import resolve
 from mlx_amort.model.blocks import Weights, attention_mixer, feed_forward, recurrent_mixer, split_heads
 from mlx_amort.model.byte_lm import ByteLM, block_weights
-from mlx_amort.ops.linear_attention import SUB_CHUNK
+from mlx_amort.ops.constants import SUB_CHUNK
 
 Tell = Callable[[str], None]
 Kind = Literal["attention", "recurrent"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mlx_amort.config.values import ModelConfig
+from mlx_amort.config.model import ModelConfig
 
 Weights = dict[str, torch.Tensor]
 State = list[tuple[torch.Tensor, torch.Tensor]]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from mlx_amort.config.values import Config, ModelConfig, OptimizerConfig, StepConfig
+from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.values import Config, OptimizerConfig, StepConfig
 from mlx_amort.cost.memory.estimate import estimate
 
 Record = Mapping[str, Any]
