@@ -204,7 +204,7 @@ def _fit_of(record: Record) -> Record:
 
 
 def _rows_of(record: Record) -> Sequence[Record]:
-    rows: Sequence[Record] = record.get("measurements") or record["rows"]
+    rows: Sequence[Record] = record["measurements"] if "measurements" in record else record["rows"]
     return rows
 
 
