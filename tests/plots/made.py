@@ -70,7 +70,7 @@ def design_of(rows: Sequence[Record], unit: str | None) -> NDArray[np.float64]:
     if unit:
         columns.append([row["windows_per_step"] for row in rows])
     step_s = np.array([row["step_s"] for row in rows], dtype=np.float64)
-    return np.array(columns, dtype=np.float64).T / step_s[:, None]
+    return np.asarray(np.array(columns, dtype=np.float64).T / step_s[:, None], dtype=np.float64)
 
 
 def optimizers_of(rows: Sequence[Record]) -> list[str]:
