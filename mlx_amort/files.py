@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -46,19 +47,21 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)
 
 
-def expand_home(path: str | Path) -> Path:
-    """A path whose leading `~` or `~USER` is replaced by that home; `./~` is a name like any other.
+def expand_home(path: str | Path, what: str = "") -> Path:
+    """A path whose leading `~` or `~USER` is replaced by that home; a file of that very name goes before it.
 
-    Raises: UserError when there is no such home.
+    Raises: UserError, about `what` (else the path), when there is no such user, or no home folder.
     """
+    text = os.fspath(path)
     # Asked of the text, for a Path forgets a leading `./`.
-    if not os.fspath(path).startswith("~"):
+    if not text.startswith("~"):
         return Path(path)
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        home = Path(path).parts[0]
-        raise UserError(str(path), f"{home} is no user's home folder", "write the path without it") from error
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~") and not os.path.lexists(expanded):
+        user = expanded[1:].partition("/")[0]
+        why = f"there is no user named {user}" if user else "no home folder is known"
+        raise UserError(what or text, why, "write the whole path")
+    return Path(expanded)
 
 
 def _check_regular(path: Path, mode: int) -> None:
@@ -83,9 +86,15 @@ def make_folder(path: Path, what: str) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
+    """Wait until a file's content, or a folder's list of names, is on disk.
+
+    File systems that cannot flush a folder (SMB, some of FUSE) answer EINVAL or ENOTSUP; they are not waited for.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)):
+            raise
     finally:
         os.close(descriptor)

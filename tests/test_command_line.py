@@ -17,7 +17,7 @@ from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.flags import FLAG_OF
 from mlx_amort.config.reading import dump, resolve
 from mlx_amort.config.values import Config, DataConfig, SourceConfig
-from mlx_amort.train.checkpoint import how_to_go_on
+from mlx_amort.train.checkpoint_folders import how_to_go_on
 
 NAMES = [
     "run",

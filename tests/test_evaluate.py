@@ -14,11 +14,13 @@ from mlx_amort.cli import main
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, DataConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import EVALUATION_ROWS, evaluate
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
-from mlx_amort.train.checkpoint import load_config, newest_checkpoint, save
+from mlx_amort.train.checkpoint import load_config, save
+from mlx_amort.train.checkpoint_folders import newest_checkpoint
 from mlx_amort.train.state import new_train_state
 
 MODEL = ModelConfig(layers=1, hidden=16, ffn=16, heads=2, seq=16)
@@ -175,7 +177,7 @@ def test_the_verb_prints_each_corpus_and_all(
     capsys: pytest.CaptureFixture[str], run_folder: Path, corpora: tuple[Corpus, Corpus]
 ) -> None:
     data = DataConfig(tuple(SourceConfig(corpus.name) for corpus in corpora), validation_fraction=0.25)
-    opened = open_corpora(data)
+    opened = open_corpora(data).held_out
     model = ByteLM(MODEL)
     expected = evaluate(model, model.init_weights(0), opened, EVALUATION_ROWS)
     code, out, err = run(capsys, "evaluate", str(run_folder))

@@ -7,10 +7,17 @@ from pathlib import Path
 from mlx_amort.errors import UserError
 
 
-def checkpoint_of(run: Path, step: int | None) -> Path:
-    """The folder of a run's checkpoint at a step, or of its newest. Raises: UserError naming the steps there are."""
-    from mlx_amort.train.checkpoint import complete_checkpoints, newest_checkpoint
+def checkpoint_of(run: Path, step: int | None, best: bool) -> Path:
+    """The folder of a run's checkpoint: at a step, of its best validation, or the newest.
 
+    Raises: UserError naming the steps there are, and for a step and the best together.
+    """
+    from mlx_amort.train.checkpoint_folders import best_checkpoint, complete_checkpoints, newest_checkpoint
+
+    if best and step is not None:
+        raise UserError("--best", "a step is named too", "give one of --best and --checkpoint")
+    if best:
+        return best_checkpoint(run)
     newest = newest_checkpoint(run)
     if step is None:
         return newest

@@ -65,6 +65,7 @@ STANDARD_INPUT = "-"
     metavar="STEP",
     help="The checkpoint of this step. Without: the newest.",
 )
+@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
 @click.option("--json", "as_json", is_flag=True, help="Print text, bytes (base64) and settings as JSON.")
 def command(
     run: Path,
@@ -76,6 +77,7 @@ def command(
     top_p: float,
     seed: int,
     step: int | None,
+    best: bool,
     as_json: bool,
 ) -> None:
     """Write N bytes that follow a prompt to standard output as they come, in constant memory however many.
@@ -90,7 +92,7 @@ def command(
     from mlx_amort.train.checkpoint import load_config, load_weights
 
     bytes_wanted = parse_size(count, "--bytes")
-    checkpoint = checkpoint_of(run, step)
+    checkpoint = checkpoint_of(run, step, best)
     config = load_config(checkpoint)
     prompt_bytes = _prompt_bytes(prompt, prompt_file)
     set_cpu_cache_limit()

@@ -75,10 +75,12 @@ def command(
 
     # mlx is loaded here, and not for --help; everything from here on ends in good order at a signal.
     from mlx_amort.backend import describe_machine, set_cpu_cache_limit, wired_working_set
-    from mlx_amort.train.console import Console, divergence
-    from mlx_amort.train.loop import train
+    from mlx_amort.train.console import Console
     from mlx_amort.train.pace import Pace
-    from mlx_amort.train.run import new_run, nothing_left, resumed_run, saved_config
+    from mlx_amort.train.resume import nothing_left, resumed_run, saved_config
+    from mlx_amort.train.run import new_run
+    from mlx_amort.train.session import train_run
+    from mlx_amort.train.summary_lines import divergence
 
     with Interrupt() as interrupt:
         set_cpu_cache_limit()
@@ -93,7 +95,7 @@ def command(
             run = (
                 new_run(config, out, sys.argv, checking)
                 if resume is None
-                else resumed_run(resume, requested.resolve, sys.argv, checking)
+                else resumed_run(resume, requested.resolve, sys.argv, checking, stop_after)
             )
         except KeyboardInterrupt:
             # Nothing was begun, so there is nothing to save.
@@ -103,9 +105,6 @@ def command(
         is_over = run.state.step >= run.config.total_steps and not run.changed
         if resume is not None and is_over and requested.gives_anything:
             raise nothing_left(resume, run.state.step)
-        if stop_after is not None and stop_after <= run.state.step:
-            why = f"the run is already at step {run.state.step}"
-            raise UserError(f"--stop-after {stop_after}", why, "name a later step")
         progress = sys.stderr if as_json else sys.stdout
         console = Console(progress, sys.stdout, is_quiet=quiet, as_json=as_json)
         if resume is None and requested.preset is None and requested.file is None:
@@ -115,16 +114,15 @@ def command(
             console.say(f"corpus      {names} is the default; --data names your own")
         if resume is not None and run.resumed_from is None:
             console.say("resumed     from the beginning: the run ended before its first checkpoint")
-        first_step = run.state.step
         try:
             with wired_working_set():
-                summary = train(run, console, interrupt, stop_after, pace)
+                summary = train_run(run, console, interrupt, stop_after, pace)
         except OSError as error:
             told = _ended_by_disk(error, run.folder.path)
             if told is None:
                 raise
             raise told from error
-        console.summary(_with_memory(summary, run, first_step))
+        console.summary(_with_memory(summary, run))
     if summary.ending == "diverged":
         write(sys.stderr, f"error: {divergence(summary)}\n")
     return summary.exit_code
@@ -137,22 +135,21 @@ def _check_memory(config: Config, machine: dict[str, Any]) -> None:
     check_fits(config, budget, machine["backend"], is_given=limit is not None)
 
 
-def _with_memory(summary: Summary, run: Run, first_step: int) -> Summary:
+def _with_memory(summary: Summary, run: Run) -> Summary:
     """`summary` with the estimate beside the peak of this session's steps, and MLX's cache."""
     import mlx.core as mx
 
-    rows = [row for row in run.log.rows() if "loss_bits" in row and row["step"] > first_step]
-    return dataclasses.replace(
-        summary,
+    memory = dataclasses.replace(
+        summary.memory,
         estimated_peak_bytes=estimate(run.config, run.machine["backend"]).peak_bytes,
-        session_peak_bytes=max((row["peak_bytes"] for row in rows), default=None),
         cache_bytes=mx.get_cache_memory(),
     )
+    return dataclasses.replace(summary, memory=memory)
 
 
 def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
     """What to tell when a run's folder can no longer be written, or is gone; None for what may be a bug."""
-    from mlx_amort.train.checkpoint import how_to_go_on
+    from mlx_amort.train.checkpoint_folders import how_to_go_on
 
     told = user_error_of(error)
     if told is None and run_folder.exists():

@@ -43,11 +43,20 @@ def other_corpora(first: Curve, other: Curve) -> list[str]:
     warnings, names = [], f"{first.name} and {other.name}"
     if first.fingerprints != other.fingerprints:
         warnings.append(f"{names} were validated on other corpora: their figures do not compare")
-    fractions = [curve.config.data.validation_fraction for curve in (first, other) if curve.config]
-    if fractions[0] != fractions[1]:
+    one, two = first.config.data, other.config.data
+    if (one.validation is None) != (two.validation is None):
         warnings.append(
-            f"{names} hold out {fractions[0]:g} and {fractions[1]:g} of their corpora: "
+            f"only one of {names} has a validation corpus of its own: they are of different texts"
+        )
+    elif one.validation is None and one.validation_fraction != two.validation_fraction:
+        warnings.append(
+            f"{names} hold out {one.validation_fraction:g} and {two.validation_fraction:g} of their corpora: "
             "their figures are of different texts"
+        )
+    elif one.validation is None and one.validation_split != two.validation_split:
+        warnings.append(
+            f"{names} hold out {one.validation_split} and {two.validation_split} of their corpora: "
+            "their figures may be of different texts"
         )
     return warnings
 

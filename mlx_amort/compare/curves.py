@@ -17,7 +17,7 @@ from mlx_amort.config.reading import with_absolute_sources
 from mlx_amort.config.values import Config
 from mlx_amort.data.corpus import unit_name
 from mlx_amort.errors import UserError
-from mlx_amort.train.metrics import Row, read_rows
+from mlx_amort.train.metrics import read_rows
 from mlx_amort.train.run_folder import RunFolder
 
 Text = tuple[int, bool]
@@ -137,16 +137,20 @@ def read_curve(path: Path) -> Curve:
 def _from_run(path: Path) -> Curve:
     folder = RunFolder(path)
     config = with_absolute_sources(folder.read_config())
-    fingerprints = tuple(corpus["fingerprint"] for corpus in folder.read_record().get("corpora", ()))
+    record = folder.read_record()
+    validated = record.get("validation", record["corpora"])
+    fingerprints = tuple(corpus["fingerprint"] for corpus in validated)
     elapsed_s = 0.0
-    texts: dict[Text, dict[float, tuple[float, Row]]] = {}
+    texts: dict[Text, dict[float, tuple[float, float]]] = {}
     steps: list[tuple[float, float, float]] = []
     for row in read_rows(folder.metrics):
-        elapsed_s += row.get("step_s", 0.0)
-        if row.get("loss_bits") is not None:
-            steps.append((row["bytes"], row["loss_bits"], elapsed_s))
-        if row.get("val_bits") is not None:
-            texts.setdefault((row["val_bytes"], row["whole"]), {})[row["bytes"]] = (elapsed_s, row)
+        if "step_s" in row:
+            elapsed_s += row["step_s"]
+            if row["loss_bits"] is not None:
+                steps.append((row["bytes"], row["loss_bits"], elapsed_s))
+        elif row["val_bits"] is not None:
+            found_at = (elapsed_s, row["val_bits"])
+            texts.setdefault((row["val_bytes"], row["whole"]), {})[row["bytes"]] = found_at
     if not texts:
         raise UserError(
             f"run {path}",
@@ -158,7 +162,7 @@ def _from_run(path: Path) -> Curve:
         Curve(
             str(path),
             tuple(sorted(found)),
-            tuple(found[seen][1]["val_bits"] for seen in sorted(found)),
+            tuple(found[seen][1] for seen in sorted(found)),
             tuple(found[seen][0] for seen in sorted(found)),
             text,
             config,

@@ -3,9 +3,11 @@
     RUN/checkpoints/step-00000123/weights.safetensors     in the model's names
                                   optimizer.safetensors   momentum/NAME, first/NAME, second/NAME, updates
                                   checkpoint.json         step, resolved configuration, versions
+    RUN/best/step-00000100/       the same, of the best validation (`run.keep_best`)
 
 A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename
-before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run.
+before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run. What
+may be deleted: train/checkpoint_folders.py.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,19 +26,30 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_amort import __version__
-from mlx_amort.command_line import command
 from mlx_amort.config.reading import from_dict, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.files import HIDDEN, flush_to_disk
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.partition import owners
+from mlx_amort.optim.update import gradient_norm
+from mlx_amort.train.checkpoint_folders import (
+    BEST,
+    CHECKPOINTS,
+    NAME,
+    OPTIMIZER,
+    RECORD,
+    WEIGHTS,
+    clear_leftovers,
+    complete_checkpoints,
+    delete,
+    how_to_go_on,
+    is_complete,
+    newest_checkpoint,
+)
 from mlx_amort.train.state import TrainState
 
 FORMAT = 1
-WEIGHTS, OPTIMIZER, RECORD = "weights.safetensors", "optimizer.safetensors", "checkpoint.json"
-_NAME = re.compile(r"step-(\d{8,})")
-
 _RESTORE = "restore the file, or delete its folder to go on from the checkpoint before it"
 
 Arrays = dict[str, mx.array]
@@ -64,6 +76,15 @@ def versions() -> dict[str, str]:
     }
 
 
+def is_finite(state: TrainState) -> bool:
+    """Whether every number of weights and optimizer state is finite: then the sum of their squares is.
+
+    Weights whose squares leave float32's range are lost as well. Costs a tenth of what writing them does.
+    """
+    arrays = state.weights | {name: array for name, array in state.optimizer.items() if array.ndim > 0}
+    return bool(mx.isfinite(gradient_norm(arrays)).item())
+
+
 def save(run_folder: Path, state: TrainState, config: Config, keeps_older: bool = False) -> Path:
     """Write a checkpoint, then delete all but the `run.keep_checkpoints` newest; returns its folder.
 
@@ -71,48 +92,35 @@ def save(run_folder: Path, state: TrainState, config: Config, keeps_older: bool 
     A step that is already saved is not written again: a run's state is a function of its step.
     Raises: UserError when it cannot be written; the checkpoints before it stay.
     """
-    folder = run_folder / "checkpoints"
+    keep = None if keeps_older else config.run.keep_checkpoints
+    return _save(run_folder, CHECKPOINTS, state, config, keep)
+
+
+def save_best(run_folder: Path, state: TrainState, config: Config) -> Path:
+    """Write the state of the best validation apart, then delete the one before it. Raises: as `save`."""
+    return _save(run_folder, BEST, state, config, keep=1)
+
+
+def _save(run_folder: Path, kind: str, state: TrainState, config: Config, keep: int | None) -> Path:
+    folder = run_folder / kind
     final = folder / f"step-{state.step:08d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{HIDDEN}*step-*"):
-            shutil.rmtree(leftover)
-        if not _is_complete(final):
+        clear_leftovers(folder)
+        if not is_complete(final):
             _write(final, state, config)
-        superseded = [] if keeps_older else complete_checkpoints(run_folder)[: -config.run.keep_checkpoints]
+        superseded = [] if keep is None else complete_checkpoints(run_folder, kind)[:-keep]
         for old in superseded:
-            _delete(old)
+            delete(old)
     # MLX tells a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         # Half a checkpoint only takes the room that another attempt would need.
-        shutil.rmtree(_hidden(final), ignore_errors=True)
+        with suppress(OSError, UserError):
+            clear_leftovers(folder)
         todo = f"make room, then {how_to_go_on(run_folder)}"
         raise UserError(f"checkpoint {final}", f"cannot be written ({reason})", todo) from error
     return final
-
-
-def how_to_go_on(run_folder: Path) -> str:
-    """What to do once the disk works again, naming the newest complete checkpoint."""
-    complete = complete_checkpoints(run_folder)
-    newest = f"from {complete[-1]}" if complete else "from the beginning, for no checkpoint was saved yet"
-    return f"go on {newest}: {command('train', '--resume', run_folder)}"
-
-
-def complete_checkpoints(run_folder: Path) -> list[Path]:
-    """The folders of all complete checkpoints of a run, oldest first."""
-    named = (run_folder / "checkpoints").glob("step-*")
-    found = {int(match[1]): path for path in named if (match := _NAME.fullmatch(path.name))}
-    return [found[step] for step in sorted(found) if _is_complete(found[step])]
-
-
-def newest_checkpoint(run_folder: Path) -> Path:
-    """The folder of the newest complete checkpoint. Raises: UserError when the run has none."""
-    complete = complete_checkpoints(run_folder)
-    if not complete:
-        why = "holds no checkpoint" if run_folder.is_dir() else "no such folder"
-        raise UserError(f"run {run_folder}", why, "name the folder of a run that has saved one")
-    return complete[-1]
 
 
 def load_latest(run_folder: Path) -> LoadedCheckpoint:
@@ -149,8 +157,8 @@ def config_content(path: Path) -> dict[str, Any]:
 
 def _write(final: Path, state: TrainState, config: Config) -> None:
     if final.exists():
-        _delete(final)
-    temporary = _hidden(final)
+        delete(final)
+    temporary = final.with_name(f"{HIDDEN}{final.name}")
     temporary.mkdir()
     mx.save_safetensors(str(temporary / WEIGHTS), state.weights)
     mx.save_safetensors(str(temporary / OPTIMIZER), state.optimizer)
@@ -161,20 +169,6 @@ def _write(final: Path, state: TrainState, config: Config) -> None:
     flush_to_disk(temporary)
     os.rename(temporary, final)
     flush_to_disk(final.parent)
-
-
-def _hidden(final: Path) -> Path:
-    return final.with_name(f"{HIDDEN}{final.name}")
-
-
-def _delete(checkpoint: Path) -> None:
-    hidden = checkpoint.with_name(f"{HIDDEN}old-{checkpoint.name}")
-    os.rename(checkpoint, hidden)
-    shutil.rmtree(hidden)
-
-
-def _is_complete(path: Path) -> bool:
-    return all((path / name).is_file() for name in (WEIGHTS, OPTIMIZER, RECORD))
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -193,7 +187,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     # true is an int to Python.
     if not isinstance(config, dict) or not isinstance(step, int) or isinstance(step, bool):
         raise _damaged(path / RECORD, "is not a checkpoint's record")
-    named = _NAME.fullmatch(path.name)
+    named = NAME.fullmatch(path.name)
     if step < 0 or (named is not None and int(named[1]) != step):
         raise _damaged(path / RECORD, f"says step {step}, which is not that of its folder's name")
     return dict(record)

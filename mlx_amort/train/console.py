@@ -8,23 +8,21 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TextIO
 
-from mlx_amort.amounts import format_duration, format_size, printable_lines
+from mlx_amort.amounts import format_duration, format_size
 from mlx_amort.command_line import command
 from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
-from mlx_amort.train.metrics import Row
+from mlx_amort.train.metrics import StepRow, ValidationRow
 from mlx_amort.train.pace import Change, Forecast, Pace
 from mlx_amort.train.run import Run
 from mlx_amort.train.summary import Summary
+from mlx_amort.train.summary_lines import summary_lines
 from mlx_amort.train.validation_budget import bytes_to_validate
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
-SAMPLE_LINES = 6
-LARGEST_MEMORY_MISS = 0.1
 
 
 class Console:
@@ -42,7 +40,7 @@ class Console:
         self._as_json = as_json
         self._moving = MovingLine(progress, SECONDS_BETWEEN_LINES)
         self._waiting: str | None = None
-        self._recent: deque[Row] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[StepRow] = deque(maxlen=RECENT_STEPS)
         self._last_step = 0
         self._unit = "byte"
 
@@ -53,6 +51,8 @@ class Console:
     def header(self, run: Run, last_step: int, pace: Pace) -> None:
         """Say what was resolved, what is forecast, and that the first step takes longer than the others."""
         self._last_step, self._unit = last_step, run.unit
+        if run.lock_note:
+            self.note(f"note        {run.lock_note}")
         for line in header_lines(run):
             self._line(line)
         if run.state.step < last_step:
@@ -64,7 +64,7 @@ class Console:
             self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
             self._moving.hurry()
 
-    def step(self, row: Row) -> None:
+    def step(self, row: StepRow) -> None:
         """Show a step that was taken."""
         self._recent.append(row)
         self.progress(step_line(self._recent, self._last_step, self._unit))
@@ -96,7 +96,7 @@ class Console:
             return
         self._waiting = None if self._moving.show(text) else text
 
-    def validated(self, row: Row, held_out: int) -> None:
+    def validated(self, row: ValidationRow, held_out: int) -> None:
         """Report a validation."""
         part = "all" if row["whole"] else "the first"
         bits = "not finite" if row["val_bits"] is None else f"{row['val_bits']:.4f} bits per {self._unit}"
@@ -104,10 +104,10 @@ class Console:
         over = f"{part} {row['val_bytes']:,} held-out {self._unit}s{of}"
         self._line(f"step {row['step']:,}  validation {bits} over {over}")
 
-    def refused(self, row: Row) -> None:
+    def skipped(self, row: StepRow) -> None:
         """Report a step that was not applied."""
         what = "loss" if row["loss_bits"] is None else "gradient"
-        self.note(f"step {row['step']:,} not applied: its {what} is not finite; weights are as before")
+        self.note(f"step {row['step']:,} skipped: its {what} is not finite; weights are as before")
 
     def note(self, text: str) -> None:
         """Say something that matters even to who asked for quiet."""
@@ -117,7 +117,7 @@ class Console:
         """Print the outcome."""
         self._moving.clear()
         if self._as_json:
-            write(self._outcome, json.dumps(dataclasses.asdict(summary), indent=2) + "\n")
+            write(self._outcome, json.dumps(summary.to_record(), indent=2) + "\n")
         else:
             write(self._outcome, "".join(f"{line}\n" for line in summary_lines(summary)))
 
@@ -128,7 +128,7 @@ class Console:
         self._waiting = None
 
 
-def step_line(recent: Sequence[Row], last_step: int, unit: str = "byte") -> str:
+def step_line(recent: Sequence[StepRow], last_step: int, unit: str = "byte") -> str:
     """One step's line: bits per byte (or id) are the mean of the recent steps, the rate that of their median."""
     row = recent[-1]
     finite = [earlier["loss_bits"] for earlier in recent if earlier["loss_bits"] is not None]
@@ -156,93 +156,8 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
 
 
 def _end(run: Run, last_step: int, forecast: Forecast) -> str:
-    steps, validation_bytes = last_step - run.state.step, bytes_to_validate(run, last_step)
+    steps, validation_bytes = (
+        last_step - run.state.step,
+        bytes_to_validate(run.config, run.held_out, run.state.step, last_step),
+    )
     return forecast.describe_end(steps, validation_bytes, datetime.now())
-
-
-def summary_lines(summary: Summary) -> Iterator[str]:
-    """The outcome in a few lines."""
-    yield ""
-    bits = f"bits per {summary.unit}"
-    where = f"step {summary.step:,} of {summary.total_steps:,}"
-    yield f"{_ENDINGS[summary.ending]} at {where} ({summary.bytes:,} {summary.unit}s)"
-    if summary.val_step is None:
-        yield "  quality     not validated yet; --eval-every STEPS validates on the way"
-    else:
-        part = "all of" if summary.val_is_whole else f"{summary.val_bytes:,} {summary.unit}s of"
-        quality = "not finite" if summary.val_bits is None else f"{summary.val_bits:.4f} {bits}"
-        yield f"  quality     {quality} over {part} the validation part, at step {summary.val_step:,}"
-        yield f"  zlib -9     {summary.zlib_bits:.4f} {bits} on that part (its first 4 MiB at most)"
-    if summary.train_bits is not None:
-        yield f"  training    {summary.train_bits:.4f} {bits}, mean of the last steps"
-    if summary.bytes_per_s is not None and summary.peak_bytes is not None:
-        span = f"{format_duration(summary.train_s)} in all"
-        if summary.session_s != summary.train_s:
-            span += f", {format_duration(summary.session_s)} this time"
-        rate = f"{summary.bytes_per_s:,.0f} {summary.unit}s/s in the median step, {span}"
-        yield f"  speed       {rate}, peak memory {format_size(summary.peak_bytes)}"
-    if summary.estimated_peak_bytes is not None and summary.session_peak_bytes is not None:
-        yield f"  memory      {_memory(summary, summary.estimated_peak_bytes, summary.session_peak_bytes)}"
-    if summary.predicted_step_s is not None and summary.measured_step_s is not None:
-        yield f"  forecast    {_kept(summary, summary.predicted_step_s, summary.measured_step_s)}"
-    if summary.refused_steps:
-        yield f"  not applied {summary.refused_steps:,} steps that were not finite"
-    if summary.sample is not None:
-        yield "  sample"
-        yield from (f"    {line}" for line in printable_lines(summary.sample)[:SAMPLE_LINES])
-    named = {"sample": summary.sample_file, "plot": summary.plot, "checkpoint": summary.checkpoint}
-    yield from (f"  {what:<11} {path}" for what, path in named.items() if path is not None)
-    yield from _what_next(summary)
-
-
-def _memory(summary: Summary, estimated_bytes: int, measured_bytes: int) -> str:
-    miss = estimated_bytes / measured_bytes - 1
-    told = f"estimated {format_size(estimated_bytes)}, measured {format_size(measured_bytes)} ({100 * miss:+.1f} %)"
-    if summary.cache_bytes:
-        told += f", and {format_size(summary.cache_bytes)} of cache beside it"
-    if abs(miss) > LARGEST_MEMORY_MISS:
-        told += f"; a miss of more than 10 % is worth a report: {command('memory-estimate', '--measure')} shows it"
-    return told
-
-
-def _kept(summary: Summary, predicted_s: float, measured_s: float) -> str:
-    deviation = 100 * (measured_s / predicted_s - 1)
-    if summary.is_from_steps:
-        return (
-            f"{predicted_s:.4g} s a step from {summary.predicted_from}, measured {measured_s:.4g} s over all "
-            f"({deviation:+.1f} %; median {summary.median_step_s:.4g} s)"
-        )
-    return (
-        f"predicted {predicted_s:.4g} s a step, measured {measured_s:.4g} s ({deviation:+.1f} %; "
-        f"median {summary.median_step_s:.4g} s), from {summary.predicted_from}"
-    )
-
-
-_ENDINGS = {
-    "complete": "done",
-    "stopped": "stopped as asked",
-    "interrupted": "interrupted and saved",
-    "diverged": "diverged",
-}
-
-
-def _what_next(summary: Summary) -> Iterator[str]:
-    run = Path(summary.run)
-    if summary.ending == "diverged":
-        if summary.checkpoint is not None:
-            yield f"  go on       {command('train', '--resume', run, '--lr', 'RATE')}   (a lower one)"
-    elif summary.step < summary.total_steps:
-        yield f"  go on       {command('train', '--resume', run)}"
-    else:
-        longer = ("--steps", str(2 * summary.total_steps))
-        yield f"  generate    {command('generate', run, '--prompt', 'TEXT', '--bytes', '500')}"
-        yield f"  longer      {command('train', '--resume', run, *longer)}"
-
-
-def divergence(summary: Summary) -> str:
-    """What happened to a run that diverged, and where its last good state is, in one line."""
-    good = summary.checkpoint or "none was saved yet, start again"
-    return (
-        f"{summary.run}: diverged at step {summary.step}, the last in a row whose loss or gradient "
-        f"was not finite; go on with a lower --lr from the last good checkpoint: {good}"
-    )

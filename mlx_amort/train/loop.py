@@ -1,110 +1,102 @@
-"""The training loop: one function that reads as a story, and the few verbs that tell it."""
+"""The training loop. It knows a step, a state, batches and a schedule; what else is to happen, functions tell it.
+
+train/session.py calls it for a run with a folder, a log and a console; docs/training_step.md shows it without them.
+"""
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
-from mlx_amort.data.stream import PrefetchedStream
-from mlx_amort.optim.schedules import learning_rate
-from mlx_amort.train import checkpoint
-from mlx_amort.train.console import Console
-from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.metrics import Row, finite_or_none
-from mlx_amort.train.pace import Pace
-from mlx_amort.train.results import Results
-from mlx_amort.train.run import Run
-from mlx_amort.train.step import TrainingStep
-from mlx_amort.train.summary import Ending, Summary
+from mlx_amort.train.state import TrainState
+from mlx_amort.train.step import StepResult, Tokens
 from mlx_amort.train.validation_budget import is_due
 
-REFUSED_STEPS = 3
-"""So many steps in a row without a finite loss and gradient, and the run has diverged."""
+MOST_SKIPPED_STEPS = 3
+"""So many skipped steps in a row, without a finite loss and gradient, and training has diverged."""
+
+Step = Callable[[TrainState, Tokens, float], StepResult]
+
+
+class Batches(Protocol):
+    """Where the bytes of a step come from (data/stream.py)."""
+
+    def batch(self, step: int) -> Tokens:
+        """The bytes of the step that follows `step` completed ones."""
+
+
+@dataclass(frozen=True)
+class TakenStep:
+    """A step that was taken, its number from 1. Units: step_s in seconds, with the wait for its batch."""
+
+    step: int
+    result: StepResult
+    learning_rate: float
+    step_s: float
+    peak_bytes: int
+
+
+class LoopEnd(NamedTuple):
+    """How the loop ended: whether training diverged, and how many of the last steps were skipped."""
+
+    has_diverged: bool
+    skipped_in_a_row: int
+
+
+def do_nothing(*_: object) -> None:
+    """What the loop calls where its caller wants nothing."""
 
 
 def train(
-    run: Run,
-    console: Console,
-    interrupt: Interrupt,
-    stop_after: int | None = None,
-    pace: Pace | None = None,
-) -> Summary:
-    """Take the steps that are left, or those up to number `stop_after`; leave checkpoints, log, plot, sample.
+    step: Step,
+    state: TrainState,
+    batches: Batches,
+    schedule: Callable[[int], float],
+    last_step: int,
+    *,
+    report: Callable[[TakenStep], None] = do_nothing,
+    validate: Callable[[], None] = do_nothing,
+    validate_every: int | None = None,
+    save: Callable[[], bool] = lambda: True,
+    save_every: int | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    skipped_in_a_row: int = 0,
+) -> LoopEnd:
+    """Take steps until number `last_step` is done, `is_stopped`, or training has diverged; `state` is what it is then.
 
-    pace: what the steps were forecast to take; without one they are measured against the first of them.
-    A step that is not finite changes nothing and is reported. Nothing is saved between it and the next good
-    one, for the weights may be finite and lost all the same; a run that ends there saves, says so, and deletes
-    no older checkpoint. Three in a row end the run.
+    schedule: the learning rate after so many completed steps. report: called after every step. validate, save:
+    called every so many steps, but after the last; save tells whether the state was worth saving.
+    skipped_in_a_row: steps that were skipped just before, in an earlier call.
+
+    A step that is not finite is skipped: it changes nothing but the count of steps. Nothing is saved between it and
+    the next applied one, for the weights may be finite and lost all the same. Three in a row are a divergence.
     """
-    config, state, log = run.config, run.state, run.log
-    last_step = min(config.total_steps, stop_after or config.total_steps)
-    step = TrainingStep(run.model, config.step, config.optimizer)
-    pace = pace or Pace()
-    results = Results(run, console, interrupt, pace)
-    has_diverged = False
-    if results.is_recorded:
-        console.say(f"complete    {run.folder.path}: nothing is left to do and nothing was written")
-        results.recall()
-        return results.summarize("complete")
-
-    console.header(run, last_step, pace)
-    with PrefetchedStream(run.stream) as stream:
-        while state.step < last_step and not has_diverged and not interrupt.is_set:
-            row = timed_step(run, step, stream, pace.predicted_s)
-            log.append(row)
-            if change := pace.take(row["step_s"], config.bytes_per_step):
-                console.pace_changed(change, run, pace)
-            console.step(row)
-            if not row["applied"]:
-                console.refused(row)
-                has_diverged = log.refused_in_a_row >= REFUSED_STEPS
-                continue
-            if is_due(state.step, config.run.eval_every, last_step):
-                results.validate()
-                results.draw_now_and_then()
-            if is_due(state.step, config.run.save_every, last_step):
-                checkpoint.save(run.folder.path, state, config)
-
-    console.steps_ended()
-    if log.refused_in_a_row and not has_diverged:
-        console.note(f"the last {log.refused_in_a_row} steps were not applied; older checkpoints are kept")
-    if not has_diverged:
-        checkpoint.save(run.folder.path, state, config, keeps_older=log.refused_in_a_row > 0)
-    ending = how_it_ended(run, has_diverged, interrupt)
-    if ending == "complete":
-        results.validate_at_end()
-        results.write_sample()
-        ending = how_it_ended(run, has_diverged, interrupt)
-    results.draw()
-    return results.summarize(ending)
+    while state.step < last_step and not is_stopped():
+        taken = timed_step(step, state, batches, schedule)
+        report(taken)
+        if not taken.result.is_finite:
+            skipped_in_a_row += 1
+            if skipped_in_a_row >= MOST_SKIPPED_STEPS:
+                return LoopEnd(True, skipped_in_a_row)
+            continue
+        skipped_in_a_row = 0
+        if is_due(state.step, validate_every, last_step):
+            validate()
+        if is_due(state.step, save_every, last_step) and not save():
+            return LoopEnd(True, skipped_in_a_row)
+    return LoopEnd(False, skipped_in_a_row)
 
 
-def timed_step(run: Run, step: TrainingStep, stream: PrefetchedStream, predicted_s: float | None) -> Row:
-    """Take one step of the run: what came of it, its time with the wait for its data, its peak memory."""
+def timed_step(
+    step: Step, state: TrainState, batches: Batches, schedule: Callable[[int], float]
+) -> TakenStep:
+    """Take one step: what came of it, its time with the wait for its batch, its peak memory."""
     mx.reset_peak_memory()
     started_at = time.perf_counter()
-    rate = learning_rate(run.state.step, run.config.total_steps, run.config.schedule)
-    result = step(run.state, stream.batch(run.state.step), rate)
-    step_s = time.perf_counter() - started_at
-    return {
-        "step": run.state.step,
-        "bytes": run.state.step * run.config.bytes_per_step,
-        "loss_bits": finite_or_none(result.loss_nats / math.log(2)),
-        "grad_norm": finite_or_none(result.gradient_norm),
-        "lr": rate,
-        "step_s": round(step_s, 6),
-        "predicted_s": predicted_s if predicted_s is None else round(predicted_s, 6),
-        "peak_bytes": mx.get_peak_memory(),
-        "applied": result.is_finite,
-    }
-
-
-def how_it_ended(run: Run, has_diverged: bool, interrupt: Interrupt) -> Ending:
-    """Why no further step is taken."""
-    if has_diverged:
-        return "diverged"
-    if interrupt.is_set:
-        return "interrupted"
-    return "complete" if run.state.step >= run.config.total_steps else "stopped"
+    rate = schedule(state.step)
+    result = step(state, batches.batch(state.step), rate)
+    return TakenStep(state.step, result, rate, time.perf_counter() - started_at, mx.get_peak_memory())

@@ -4,7 +4,7 @@
                  peak_bytes, applied
     validation   step, bytes, val_bits, val_bytes (predicted), whole (or capped)
 
-What is not finite is null. A step whose update was not applied has `applied` false.
+What is not finite is null. A skipped step, whose update was not applied, has `applied` false.
 Units: `bytes` counts units of the corpus, which are ids where that is uint16.
 """
 
@@ -12,37 +12,66 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast, final
 
 from mlx_amort.errors import UserError
 from mlx_amort.files import write_whole
 
-Row = dict[str, Any]
+
+class _OfLaterVersions(TypedDict, total=False):
+    """What a row may leave out, because whoever reads it can do without."""
+
+    grad_norm: float | None
+    lr: float
+    predicted_s: float | None
+
+
+@final
+class StepRow(_OfLaterVersions):
+    """One step, as logged."""
+
+    step: int
+    bytes: int
+    loss_bits: float | None
+    step_s: float
+    peak_bytes: int
+    applied: bool
+
+
+@final
+class ValidationRow(TypedDict):
+    """One validation, as logged."""
+
+    step: int
+    bytes: int
+    val_bits: float | None
+    val_bytes: int
+    whole: bool
+
+
+Row = StepRow | ValidationRow
 
 _DELETE = "delete that line"
 
 
 class MetricsLog:
-    """Appends rows to a file; each is with the system before `append` returns.
-
-    refused_in_a_row: how many of the last steps were not applied, one after the other.
-    """
+    """Appends rows to a file; each is with the system before `append` returns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.refused_in_a_row = 0
-        for row in self.rows():
-            self._count(row)
 
     @classmethod
     def resumed(cls, path: Path, step: int) -> MetricsLog:
         """The log of a run that goes on after `step`, without the rows of later steps, which are taken again.
 
         A killed run may have logged more steps than it saved, and left a line cut short.
+        Raises: UserError when the rows are not in the order of one run.
         """
-        rows = [row for row in read_rows(path) if row["step"] <= step]
+        logged = read_rows(path)
+        _check_order(path, logged)
+        rows = [row for row in logged if row["step"] <= step]
         text = "".join(_line(row) for row in rows)
         if not path.exists() or path.read_bytes() != text.encode():
             write_whole(path, text)
@@ -50,7 +79,6 @@ class MetricsLog:
 
     def append(self, row: Row) -> None:
         """Write one row."""
-        self._count(row)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
 
@@ -58,13 +86,39 @@ class MetricsLog:
         """Every row, from the file: a long run keeps none in memory."""
         return read_rows(self.path)
 
-    def validations(self) -> list[Row]:
-        """The rows of all validations, oldest first."""
-        return [row for row in self.rows() if "val_bits" in row]
+    def steps(self) -> list[StepRow]:
+        """The rows of all steps, oldest first."""
+        return steps_of(self.rows())
 
-    def _count(self, row: Row) -> None:
-        if "loss_bits" in row:
-            self.refused_in_a_row = 0 if row["applied"] else self.refused_in_a_row + 1
+    def validations(self) -> list[ValidationRow]:
+        """The rows of all validations, oldest first."""
+        return validations_of(self.rows())
+
+    def skipped_in_a_row(self) -> int:
+        """How many of the last steps were skipped, one after the other."""
+        return next(
+            (count for count, row in enumerate(reversed(self.steps())) if row["applied"]), len(self.steps())
+        )
+
+
+def steps_of(rows: Sequence[Row]) -> list[StepRow]:
+    """The rows that are steps."""
+    return [row for row in rows if "loss_bits" in row]
+
+
+def validations_of(rows: Sequence[Row]) -> list[ValidationRow]:
+    """The rows that are validations."""
+    return [row for row in rows if "val_bits" in row]
+
+
+def over_the_same_text(row: ValidationRow, rows: Sequence[ValidationRow]) -> list[ValidationRow]:
+    """The validations that read what `row` read and are finite: only their figures are to be compared with its."""
+    text = (row["val_bytes"], row["whole"])
+    return [
+        other
+        for other in rows
+        if other["val_bits"] is not None and (other["val_bytes"], other["whole"]) == text
+    ]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -84,6 +138,20 @@ def read_rows(path: Path) -> list[Row]:
     return [_row(line, f"{path}:{number}") for number, line in enumerate(lines[:-1], start=1)]
 
 
+def _check_order(path: Path, rows: Sequence[Row]) -> None:
+    """Refuse a log in which a step is not after the one before it, or a validation not at the last step."""
+    last_step = 0
+    for number, row in enumerate(rows, start=1):
+        is_step = "loss_bits" in row
+        if row["step"] < last_step or (is_step and row["step"] == last_step):
+            raise UserError(
+                f"{path}:{number}",
+                f"step {row['step']:,} stands after step {last_step:,}: two processes wrote this log, or it was edited",
+                "delete the lines that repeat a step",
+            )
+        last_step = row["step"]
+
+
 def _row(line: bytes, where: str) -> Row:
     try:
         row = json.loads(line.decode("utf-8"))
@@ -93,14 +161,13 @@ def _row(line: bytes, where: str) -> Row:
     wrong = _wrong_in(row)
     if wrong:
         raise UserError(where, f"is not a row of a log: {wrong}", _DELETE)
-    assert isinstance(row, dict)
-    return row
+    return cast(Row, row)
 
 
 def _wrong_in(row: object) -> str:
     """What keeps a value from being a row of a step or a validation; empty for a row."""
     if not isinstance(row, dict):
-        return "it is no object of keys and values"
+        return "it is not an object of keys and values"
     if "loss_bits" in row:
         kind, wanted = "a step", _STEP
     elif "val_bits" in row:
@@ -138,8 +205,7 @@ _STEP: _Wanted = {
     "applied": _SWITCH,
 }
 _VALIDATION: _Wanted = {**_PLACE, "val_bits": _NUMBER_OR_NULL, "val_bytes": _COUNT, "whole": _SWITCH}
-# What a row may leave out, because whoever reads it can do without.
-_OPTIONAL = ("grad_norm", "lr", "predicted_s")
+_OPTIONAL = frozenset(_OfLaterVersions.__annotations__)
 
 
 def finite_or_none(value: float) -> float | None:

@@ -34,9 +34,9 @@ Change = Literal["forecast", "left", "returned"]
 class Forecast:
     """The step time of one configuration.
 
-    Units: step_s, c0_s in seconds, c1_s_per_byte in seconds a byte. `source`: the profile, or "its first N
-    steps", in which case is_from_steps and the costs and the ceiling are None. is_extrapolated: the bytes a
-    step lie outside those that were measured. uncertainty: the share by which a law in doubt may be off.
+    Units: step_s, c0_s in seconds, c1_s_per_byte in seconds per byte. `source`: the profile, or "its first N
+    steps", in which case is_from_steps and the costs and the ceiling are None. is_extrapolated: the bytes per
+    step lie outside those that were measured. uncertainty: the share by which a cost model in doubt may be off.
     disturbance: the factor in step_s that is other programs' (cost/time/spread.py); a median of steps is held
     against the step without it, the run's mean against step_s. warning: what else to know of it.
     """
@@ -80,9 +80,9 @@ class Forecast:
             ceiling = f", {self.ceiling_fraction:.0%} of the ceiling of {self.ceiling_bytes_per_s:,.0f}"
         beyond = ", beyond the sizes that it measured" if self.is_extrapolated else ""
         doubt = "" if self.uncertainty is None else f", give or take {self.uncertainty:.0%}"
-        beyond += "" if self.uncertainty is None else ", its law is in doubt"
+        beyond += "" if self.uncertainty is None else ", its cost model is in doubt"
         rate = f"{self.bytes_per_s:,.0f} {unit}s/s{ceiling}"
-        return f"{self.step_s:.4g} s a step{doubt}, {rate} (from {self.source}{beyond})"
+        return f"{self.step_s:.4g} s per step{doubt}, {rate} (from {self.source}{beyond})"
 
     def describe_end(self, steps: int, validation_bytes: int, now: datetime) -> str:
         """When so many steps, and validations of so many bytes in all, will have been taken.

@@ -4,6 +4,8 @@ RUN/config.yaml      the resolved configuration
     run.json         versions, machine, command, corpora, when it started and was resumed
     metrics.jsonl    a row a step and a row a validation
     checkpoints/     the newest states
+    best/            with run.keep_best: the state with the best validation
+    .lock            names the process that works on the run
     plots/           loss_and_rate.png
     sample.txt       what the model writes at the end
 """
@@ -21,8 +23,9 @@ from typing import Any
 from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, user_error_of
 from mlx_amort.files import HIDDEN, write_whole
+from mlx_amort.train.run_lock import LOCK, acquire
 
 RUNS = Path("runs")
 
@@ -60,12 +63,12 @@ class RunFolder:
 
     def read_config(self) -> Config:
         """The run's configuration. Raises: UserError where this is no run's folder."""
-        self._check_is_run()
+        self.check_is_run()
         return load(self.config)
 
     def read_record(self) -> dict[str, Any]:
         """The run's record. Raises: UserError when it cannot be read, or lacks what is read of it."""
-        self._check_is_run()
+        self.check_is_run()
         todo = "restore it from a copy, or start a new run with --out"
         try:
             record = json.loads(self.record.read_text(encoding="utf-8"))
@@ -81,15 +84,17 @@ class RunFolder:
         write_whole(self.config, dump(config))
         write_whole(self.record, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
-    def _check_is_run(self) -> None:
+    def check_is_run(self) -> None:
+        """Raises: UserError where this is not a run's folder."""
         if not self.config.is_file():
             why = "is not the folder of a run" if self.path.exists() else "no such folder"
             raise UserError(f"run {self.path}", why, f"name a folder that holds {self.config.name}")
 
 
-def create(out: Path | None, name: str) -> RunFolder:
+def create(out: Path | None, name: str) -> tuple[RunFolder, str]:
     """Make the folder of a new run: `out`, or runs/NAME-TIME with a name that nothing bears yet.
 
+    Other processes are kept out of it from here on; the second value says why where they cannot be.
     Raises: UserError when `out` already holds a run, or files of another kind, or cannot be made.
     """
     if out is None:
@@ -102,46 +107,58 @@ def create(out: Path | None, name: str) -> RunFolder:
         raise UserError(
             f"--out {os.fsencode(out)!r}", "is not a name in UTF-8", "name a folder in UTF-8"
         ) from error
+    try:
+        _check_is_empty(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        lock_note = acquire(out, f"--out {out}")
+        # Again: another process may have had it a moment ago.
+        _check_is_empty(folder)
+    except OSError as error:
+        told = user_error_of(error)
+        todo = told.todo if told else "name another folder"
+        raise UserError(f"--out {out}", f"cannot be made ({error.strerror})", todo) from error
+    return folder, lock_note
+
+
+def _check_is_empty(folder: RunFolder) -> None:
+    out = folder.path
     if any(path.exists() for path in (folder.config, folder.record, folder.metrics, out / "checkpoints")):
         raise UserError(
             f"--out {out}",
             "already holds a run",
             f"name another, or go on: {command('train', '--resume', out)}",
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        foreign = next((entry.name for entry in sorted(out.iterdir()) if not _is_leftover(entry)), None)
-    except OSError as error:
-        raise UserError(
-            f"--out {out}", f"cannot be made ({error.strerror})", "name another folder"
-        ) from error
+    entries = sorted(out.iterdir()) if out.exists() else []
+    foreign = next((entry.name for entry in entries if not _is_leftover(entry)), None)
     if foreign is not None:
         raise UserError(f"--out {out}", f"holds other files ({foreign})", "name a new or an empty folder")
-    return folder
 
 
 def _wrong_in(record: object) -> str:
     """What keeps the content of run.json from being a run's record; empty for one."""
     if not isinstance(record, dict):
-        return "it is no object of keys and values"
+        return "it is not an object of keys and values"
     corpora, resumed = record.get("corpora"), record.get("resumed", [])
     wanted: dict[str, type] = {"name": str, "units": int, "fingerprint": str}
     if not isinstance(corpora, list) or not corpora:
         return "it has no list named corpora"
-    for number, corpus in enumerate(corpora, start=1):
+    validation = record.get("validation", [])
+    if not isinstance(validation, list):
+        return "validation is no list"
+    for number, corpus in enumerate([*corpora, *validation], start=1):
         if not isinstance(corpus, dict) or not all(
             isinstance(corpus.get(key), kind) and not isinstance(corpus.get(key), bool)
             for key, kind in wanted.items()
         ):
             return f"corpus {number} has not {', '.join(wanted)}"
     if not isinstance(resumed, list):
-        return "resumed is no list"
+        return "resumed is not a list"
     return ""
 
 
 def _is_leftover(entry: Path) -> bool:
     """Whether it is what a run leaves that is killed while it writes its first files."""
-    return entry.name.startswith((f"{HIDDEN}config.yaml.", f"{HIDDEN}run.json."))
+    return entry.name == LOCK or entry.name.startswith((f"{HIDDEN}config.yaml.", f"{HIDDEN}run.json."))
 
 
 def _unused(name: str) -> Path:

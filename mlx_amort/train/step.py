@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlx_amort.config.values import OptimizerConfig, StepConfig
+from mlx_amort.errors import assert_never
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.update import apply_update
@@ -52,6 +53,18 @@ def window_lengths(chunks: int, window: int) -> list[int]:
     return [window] * whole + ([rest] if rest else [])
 
 
+def walked_windows(step: StepConfig) -> tuple[list[int], list[int]]:
+    """Lengths of the windows that only advance the state, and of those after them that are trained on."""
+    match step.tbptt:
+        case "consecutive":
+            return [], window_lengths(step.chunks, step.effective_window)
+        case "last":
+            early = window_lengths(step.chunks - step.effective_window, step.effective_window)
+            return early, [step.effective_window]
+        case unknown:
+            assert_never(unknown)
+
+
 class TrainingStep:
     """The compiled functions of one configuration, and the walk through them that makes a step.
 
@@ -64,13 +77,8 @@ class TrainingStep:
         self.step = step
         self.traces: Counter[str] = Counter()
         self._needs_key = policy_of(model.precision).weights == mx.bfloat16
-        lengths = window_lengths(step.chunks, step.effective_window)
-        if step.tbptt == "last":
-            early = window_lengths(step.chunks - step.effective_window, step.effective_window)
-            self._early = [(length, self._compiled_advance(length)) for length in early]
-            lengths = [step.effective_window]
-        else:
-            self._early = []
+        early, lengths = walked_windows(step)
+        self._early = [(length, self._compiled_advance(length)) for length in early]
         share = {length: length / (step.accum * sum(lengths)) for length in lengths}
         compiled = {length: self._compiled_window(length, share[length]) for length in share}
         self._windows = [(length, compiled[length]) for length in lengths]

@@ -50,8 +50,8 @@ def test_a_profile_is_found_kept_to_and_summed_up_on_resume_too(
     predicted_s = C0_S["muon"] + C1_S_PER_BYTE * BYTES_PER_STEP
     first = amort(*tiny, "--stop-after", "2", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert f"forecast    {predicted_s:.4g} s a step, " in first.stdout and str(profile) in first.stdout
-    assert f"  forecast    predicted {predicted_s:.4g} s a step, measured " in first.stdout
+    assert f"forecast    {predicted_s:.4g} s per step, " in first.stdout and str(profile) in first.stdout
+    assert f"  forecast    predicted {predicted_s:.4g} s per step, measured " in first.stdout
     resumed = amort("--resume", "run", "--json", cwd=tmp_path)
     summary = json.loads(resumed.stdout)
     assert summary["predicted_step_s"] == pytest.approx(predicted_s)
@@ -89,7 +89,7 @@ def test_a_rejected_law_stops_no_run_and_its_measured_row_forecasts(
     measured = amort(*tiny, "--profile", str(profile), cwd=tmp_path)
     assert measured.returncode == 0, measured.stderr
     predicted_s = 1e-6 * BYTES_PER_STEP**2 + 0.1
-    assert f"forecast    {predicted_s:.4g} s a step, " in measured.stdout
+    assert f"forecast    {predicted_s:.4g} s per step, " in measured.stdout
     assert f"warning     the law of {profile} was rejected; " in measured.stdout
     tiny = [word.replace("step.batch=2", "step.batch=3") for word in tiny[:-1]]
     other = [*tiny, "other", "--profile", str(profile)]

@@ -16,6 +16,7 @@ from mlx_amort import files
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.train import checkpoint
+from mlx_amort.train.checkpoint_folders import OPTIMIZER, RECORD, WEIGHTS, complete_checkpoints
 from mlx_amort.train.state import TrainState, new_train_state
 from tests.train.tiny import is_equal, tiny_config, tiny_model
 
@@ -52,7 +53,7 @@ def test_a_checkpoint_holds_state_step_configuration_and_versions(tmp_path: Path
 def test_only_the_newest_are_kept_and_step_numbers_sort_as_numbers(tmp_path: Path, config: Config) -> None:
     for step in (7, 99_999_999, 100_000_000):
         checkpoint.save(tmp_path, state_of(config, step), config)
-    names = [path.name for path in checkpoint.complete_checkpoints(tmp_path)]
+    names = [path.name for path in complete_checkpoints(tmp_path)]
     assert names == ["step-99999999", "step-100000000"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == sorted(names)
     assert checkpoint.load_latest(tmp_path).state.step == 100_000_000
@@ -139,7 +140,7 @@ def test_everything_is_on_disk_before_it_bears_its_name_and_before_an_older_one_
 
 
 @pytest.mark.parametrize("length", [0, 7, 500])
-@pytest.mark.parametrize("name", [checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.RECORD])
+@pytest.mark.parametrize("name", [WEIGHTS, OPTIMIZER, RECORD])
 def test_a_truncated_file_is_refused_by_name(tmp_path: Path, config: Config, name: str, length: int) -> None:
     path = checkpoint.save(tmp_path, state_of(config, 1), config)
     os.truncate(path / name, length)
@@ -150,7 +151,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path: Path, config: Config, nam
 def test_a_checkpoint_with_a_file_missing_is_passed_over(tmp_path: Path, config: Config) -> None:
     for step in (1, 2):
         path = checkpoint.save(tmp_path, state_of(config, step), config)
-    (path / checkpoint.OPTIMIZER).unlink()
+    (path / OPTIMIZER).unlink()
     assert checkpoint.load_latest(tmp_path).state.step == 1
     checkpoint.save(tmp_path, state_of(config, 2), config)
     assert checkpoint.load_latest(tmp_path).state.step == 2
@@ -160,7 +161,7 @@ def test_loaded_arrays_outlive_their_files(tmp_path: Path, config: Config) -> No
     saved = state_of(config, 1)
     path = checkpoint.save(tmp_path, saved, config)
     loaded = checkpoint.load_latest(tmp_path)
-    for name in (checkpoint.WEIGHTS, checkpoint.OPTIMIZER):
+    for name in (WEIGHTS, OPTIMIZER):
         os.truncate(path / name, 0)
     assert is_equal(loaded.state.weights, saved.weights) and is_equal(loaded.state.optimizer, saved.optimizer)
 

@@ -16,12 +16,14 @@ import pytest
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import ScheduleConfig
 from mlx_amort.errors import UserError
-from mlx_amort.train.console import Console, step_line, summary_lines
+from mlx_amort.train.console import Console, step_line
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.loop import train
-from mlx_amort.train.metrics import MetricsLog, Row, read_rows
-from mlx_amort.train.run import new_run, resumed_run
+from mlx_amort.train.metrics import MetricsLog, StepRow, read_rows
+from mlx_amort.train.resume import resumed_run
+from mlx_amort.train.run import new_run
+from mlx_amort.train.session import train_run
+from mlx_amort.train.summary_lines import summary_lines
 from tests.train.tiny import start, tiny_config, train_quietly, write_text
 
 
@@ -30,7 +32,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def row_of(step: int, loss_bits: float | None = 2.0, step_s: float = 0.5) -> Row:
+def row_of(step: int, loss_bits: float | None = 2.0, step_s: float = 0.5) -> StepRow:
     return {
         "step": step,
         "bytes": 100 * step,
@@ -64,7 +66,7 @@ def test_a_run_on_ids_speaks_of_ids(tmp_path: Path) -> None:
     run = new_run(config, tmp_path / "run", ["test"])
     progress, outcome = io.StringIO(), io.StringIO()
     console = Console(progress, outcome)
-    summary = train(run, console, Interrupt())
+    summary = train_run(run, console, Interrupt())
     console.summary(summary)
     assert summary.unit == "id" and "768 ids" in outcome.getvalue() and "bits per id" in progress.getvalue()
     for printed in (progress.getvalue(), outcome.getvalue()):
@@ -114,12 +116,23 @@ def test_a_longer_run_says_that_the_rate_goes_up_again(tmp_path: Path) -> None:
     config = tiny_config(write_text(tmp_path), steps=10)
     start(config, tmp_path / "run")
     for steps, wanted in [
-        (20, "  note      learning rate goes from 0.0003 back to 0.003: the decay begins anew at step 16"),
-        (12, "  note      learning rate goes from 0.0003 back to 0.00109081: the decay now ends at step 12"),
+        (
+            20,
+            "from 0.0003 back up to 0.003: the decay begins anew at step 16; ",
+        ),
+        (
+            12,
+            "from 0.0003 back up to 0.00109081: the decay now ends at step 12; ",
+        ),
     ]:
         resolve_longer = functools.partial(resolve, None, None, [f"run.steps={steps}"])
         run = resumed_run(tmp_path / "run", resolve_longer, ["test"])
-        assert [line for line in header_lines(run) if "note" in line] == [wanted]
+        todo = "to stay at the last rate, resume with --schedule constant --lr 0.0003"
+        (note,) = [line for line in header_lines(run) if "note" in line]
+        assert note == f"  note      learning rate goes {wanted}{todo}"
+    steady = ["run.steps=20", "schedule.name=constant", "schedule.base_lr=3e-4"]
+    run = resumed_run(tmp_path / "run", functools.partial(resolve, None, None, steady), ["test"])
+    assert not [line for line in header_lines(run) if "note" in line]
 
 
 def test_a_stopped_run_tells_spans_and_its_last_validation(tmp_path: Path) -> None:
@@ -128,14 +141,14 @@ def test_a_stopped_run_tells_spans_and_its_last_validation(tmp_path: Path) -> No
     assert any("not validated yet" in line for line in summary_lines(first))
     run = resumed_run(tmp_path / "run", lambda saved: saved, ["test"])
     second, _ = train_quietly(run, stop_after=3)
-    assert second.session_s < second.train_s
+    assert second.speed.session_s < second.speed.train_s
     (quality,) = (line for line in summary_lines(second) if "quality" in line)
     assert quality.endswith("at step 2")
     # The next session validates nothing, and tells that of the one before.
     third, _ = train_quietly(resumed_run(tmp_path / "run", lambda saved: saved, ["test"]), stop_after=4)
-    spans = dataclasses.replace(third, train_s=25.0, session_s=12.0)
+    spans = dataclasses.replace(third, speed=dataclasses.replace(third.speed, train_s=25.0, session_s=12.0))
     assert any("25 s in all, 12 s this time, peak" in line for line in summary_lines(spans))
-    assert third.val_step == 2
+    assert third.quality.val_step == 2
 
 
 def test_plain_lines_are_the_first_the_last_and_few_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +172,7 @@ def test_a_terminal_has_one_moving_line_and_standing_ones_between(monkeypatch: p
     printed = Terminal()
     console = Console(printed, printed)
     console.step(row_of(1))
-    console.validated({"step": 1, "val_bits": 3.0, "val_bytes": 10, "whole": False}, 20)
+    console.validated({"step": 1, "bytes": 100, "val_bits": 3.0, "val_bytes": 10, "whole": False}, 20)
     console.step(row_of(2))
     console.step(row_of(3))
     console.steps_ended()
@@ -191,7 +204,7 @@ def printed_by(tmp_path: Path, **how: bool) -> tuple[str, str]:
     run = new_run(tiny_config(write_text(tmp_path), eval_every=2), tmp_path / "run", ["test"])
     progress, outcome = io.StringIO(), io.StringIO()
     console = Console(progress, outcome, **how)
-    console.summary(train(run, console, Interrupt()))
+    console.summary(train_run(run, console, Interrupt()))
     return progress.getvalue(), outcome.getvalue()
 
 
@@ -231,12 +244,12 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     assert "step 6/6" in progress
 
 
-def test_the_log_counts_refused_steps_and_passes_over_a_torn_line(tmp_path: Path) -> None:
+def test_the_log_counts_skipped_steps_and_passes_over_a_torn_line(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step, loss_bits in enumerate([1.0, None, None], start=1):
         log.append(row_of(step, loss_bits))
     log.append({"step": 3, "bytes": 300, "val_bits": 1.0, "val_bytes": 5, "whole": True})
-    assert log.refused_in_a_row == MetricsLog(log.path).refused_in_a_row == 2
+    assert log.skipped_in_a_row() == MetricsLog(log.path).skipped_in_a_row() == 2
     assert [row["step"] for row in log.validations()] == [3]
     with log.path.open("a", encoding="utf-8") as file:
         file.write('{"step": 4')

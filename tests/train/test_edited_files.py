@@ -14,9 +14,9 @@ import yaml
 from mlx_amort.compare import read_curve
 from mlx_amort.config.reading import resolve
 from mlx_amort.errors import UserError
-from mlx_amort.train.checkpoint import complete_checkpoints, newest_checkpoint
+from mlx_amort.train.checkpoint_folders import complete_checkpoints, newest_checkpoint
 from mlx_amort.train.metrics import read_rows
-from mlx_amort.train.run import resumed_run
+from mlx_amort.train.resume import resumed_run
 from tests.train.tiny import go_on, start, tiny_config, write_text
 
 
@@ -64,8 +64,8 @@ def refuses(run: Path, told: str) -> None:
         (b'{"step":1,"loss_bits":1}', "a step without bytes, step_s, peak_bytes, applied"),
         (b'{"step":1,"bytes":128,"val_bits":2}', "a validation without val_bytes, whole"),
         (b'{"step":1,"bytes":-1,"val_bits":2,"val_bytes":3,"whole":true}', "bytes is -1"),
-        (b"[1]", "no object"),
-        (b"7", "no object"),
+        (b"[1]", "not an object"),
+        (b"7", "not an object"),
         (b"", "is not a row"),
         (b'{"step": \xff\xfe}', "is not a row"),
         (b"[" * 100_000, "is not a row"),
@@ -99,12 +99,12 @@ def test_what_a_run_writes_is_read_back(trained: Path) -> None:
     ("change", "told"),
     [
         (lambda record: {}, "no list named corpora"),
-        (lambda record: [], "no object"),
+        (lambda record: [], "not an object"),
         (lambda record: {**record, "corpora": []}, "no list named corpora"),
         (lambda record: {**record, "corpora": 3}, "no list named corpora"),
         (lambda record: {**record, "corpora": [5]}, "corpus 1 has not name, units, fingerprint"),
         (lambda record: {**record, "corpora": 2 * record["corpora"]}, "tells of 2 corpora"),
-        (lambda record: {**record, "resumed": 5}, "resumed is no list"),
+        (lambda record: {**record, "resumed": 5}, "resumed is not a list"),
     ],
 )
 def test_an_edited_record(run: Path, change: Callable[[Any], Any], told: str) -> None:
@@ -164,4 +164,4 @@ def test_a_corpus_of_other_content_and_the_same_size_is_refused(tmp_path: Path) 
     content = bytearray(text.read_bytes())
     content[3000] ^= 1
     text.write_bytes(content)
-    refuses(tmp_path / "run", r"text\.txt' changed: still 6,000 bytes, with another content")
+    refuses(tmp_path / "run", r"text\.txt' changed: 6,000 bytes as before, with another content")

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlx_amort.data.validation import validation_targets
-from mlx_amort.train.console import Console, summary_lines
+from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.loop import train
 from mlx_amort.train.metrics import read_rows
 from mlx_amort.train.pace import (
     FIRST_STEPS,
@@ -24,7 +23,9 @@ from mlx_amort.train.pace import (
     forecast_from_steps,
 )
 from mlx_amort.train.run import new_run
+from mlx_amort.train.session import train_run
 from mlx_amort.train.summary import Summary
+from mlx_amort.train.summary_lines import summary_lines
 from mlx_amort.train.validation_budget import bytes_to_validate
 from tests.train.tiny import tiny_config, write_text
 
@@ -37,7 +38,7 @@ def changes(pace: Pace, *steps_s: float) -> list[Change | None]:
 
 
 def test_a_forecast_says_time_rate_ceiling_and_end() -> None:
-    assert PROFILED.describe() == "2 s a step, 2,000 bytes/s, 80% of the ceiling of 2,500 (from a profile)"
+    assert PROFILED.describe() == "2 s per step, 2,000 bytes/s, 80% of the ceiling of 2,500 (from a profile)"
     assert PROFILED.describe_end(900, 0, NOON) == "about 12:30: 900 steps in 30 min 0 s"
     # 600,000 bytes forward take 600,000 / 2,000 / 3 seconds.
     assert PROFILED.describe_end(850, 600_000, NOON).startswith(
@@ -112,7 +113,7 @@ def run_with(
     )
     run = new_run(tiny_config(write_text(tmp_path), steps=steps), tmp_path / "run", ["test"])
     printed = io.StringIO()
-    summary = train(run, Console(printed, printed), Interrupt(), pace=pace)
+    summary = train_run(run, Console(printed, printed), Interrupt(), pace=pace)
     return summary, printed.getvalue(), drawn[-1]
 
 
@@ -122,16 +123,16 @@ def test_a_run_with_a_forecast_says_it_logs_it_draws_it_and_sums_up(
     forecast = Forecast(100.0, 128, "a profile", ceiling_bytes_per_s=2.0, warning="no prediction")
     summary, printed, drawn = run_with(tmp_path, Pace(forecast), monkeypatch)
     header = printed.partition("\n\n")[0]
-    assert "forecast    100 s a step, 1 bytes/s, 64% of the ceiling of 2 (from a profile)" in header
+    assert "forecast    100 s per step, 1 bytes/s, 64% of the ceiling of 2 (from a profile)" in header
     assert "warning     no prediction" in header
     assert "end         about " in header and "8 steps and their validations" in header
     rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "loss_bits" in row]
     assert [row["predicted_s"] for row in rows] == [100.0] * len(rows) and drawn == 100.0
     counted = [row["step_s"] for row in rows][1:]
-    assert summary.predicted_step_s == 100.0 and summary.predicted_from == "a profile"
-    assert summary.measured_step_s == pytest.approx(sum(counted) / len(counted), abs=1e-6)
+    assert summary.speed.predicted_step_s == 100.0 and summary.speed.predicted_from == "a profile"
+    assert summary.speed.measured_step_s == pytest.approx(sum(counted) / len(counted), abs=1e-6)
     line = next(line for line in summary_lines(summary) if "forecast" in line)
-    assert "predicted 100 s a step, measured " in line and "median " in line
+    assert "predicted 100 s per step, measured " in line and "median " in line
 
 
 def test_a_run_without_a_profile_says_how_to_get_one_and_forecasts_from_its_first_steps(
@@ -147,10 +148,10 @@ def test_a_run_without_a_profile_says_how_to_get_one_and_forecasts_from_its_firs
     predicted = [row["predicted_s"] for row in rows]
     assert predicted[: MOST_FIRST_STEPS + 1] == [None] * (MOST_FIRST_STEPS + 1)
     line = next(line for line in summary_lines(summary) if "  forecast" in line)
-    assert f"s a step from its first {MOST_FIRST_STEPS} steps, measured" in line and "predicted" not in line
+    assert f"s per step from its first {MOST_FIRST_STEPS} steps, measured" in line and "predicted" not in line
     assert (
-        predicted[-1] == pytest.approx(summary.predicted_step_s, abs=1e-6)
-        and drawn == summary.predicted_step_s
+        predicted[-1] == pytest.approx(summary.speed.predicted_step_s, abs=1e-6)
+        and drawn == summary.speed.predicted_step_s
     )
 
 
@@ -172,9 +173,9 @@ def test_leaving_the_forecast_is_said_even_to_who_asked_for_quiet(tmp_path: Path
 def test_the_end_counts_the_validations_that_are_still_to_come(tmp_path: Path) -> None:
     config = tiny_config(write_text(tmp_path), steps=6, eval_every=2)
     run = new_run(config, tmp_path / "run", ["test"])
-    summary = train(run, Console(io.StringIO(), io.StringIO()), Interrupt(), stop_after=1)
+    summary = train_run(run, Console(io.StringIO(), io.StringIO()), Interrupt(), stop_after=1)
     held_out = validation_targets(run.corpora)
     # Two on the way (steps 2, 4), each capped, and one at the end; none at the end of a session that stops.
     assert summary.step == 1 and held_out < 8 * config.bytes_per_step
-    assert bytes_to_validate(run, 6) == 3 * held_out
-    assert bytes_to_validate(run, 3) == held_out
+    assert bytes_to_validate(config, run.corpora, 1, 6) == 3 * held_out
+    assert bytes_to_validate(config, run.corpora, 1, 3) == held_out

@@ -22,8 +22,9 @@ from mlx_amort.config.values import (
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.loop import train
-from mlx_amort.train.run import Run, new_run, resumed_run
+from mlx_amort.train.resume import resumed_run
+from mlx_amort.train.run import Run, new_run
+from mlx_amort.train.session import train_run
 from mlx_amort.train.summary import Summary
 
 MODEL = ModelConfig(trunk="hybrid", layers=1, hidden=16, ffn=32, heads=2, seq=32)
@@ -68,7 +69,7 @@ def tiny_model(precision: Precision = "fp32", activation_checkpointing: bool = F
 def train_quietly(run: Run, stop_after: int | None = None) -> tuple[Summary, str]:
     """Train to the end; returns the outcome and what was printed."""
     printed = io.StringIO()
-    summary = train(run, Console(printed, printed), Interrupt(), stop_after)
+    summary = train_run(run, Console(printed, printed), Interrupt(), stop_after)
     return summary, printed.getvalue()
 
 

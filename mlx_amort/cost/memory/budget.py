@@ -10,7 +10,7 @@ from mlx_amort.amounts import format_size
 from mlx_amort.command_line import command, train_command
 from mlx_amort.config.values import Config, Precision
 from mlx_amort.cost.memory.estimate import estimate
-from mlx_amort.data.sources import DISK_DTYPES
+from mlx_amort.data.parts import DISK_DTYPES
 from mlx_amort.errors import UserError
 from mlx_amort.ops.constants import Backend
 

@@ -16,12 +16,14 @@ from mlx_amort.config.reading import load, resolve
 from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.errors import UserError
 from mlx_amort.optim.schedules import learning_rate
-from mlx_amort.train import loop
-from mlx_amort.train import run as opening
+from mlx_amort.train import run as run_module
+from mlx_amort.train import session
 from mlx_amort.train import validation_budget as due
-from mlx_amort.train.checkpoint import complete_checkpoints, load_latest
-from mlx_amort.train.metrics import read_rows
-from mlx_amort.train.run import new_run, resumed_run
+from mlx_amort.train.checkpoint import load_latest
+from mlx_amort.train.checkpoint_folders import complete_checkpoints
+from mlx_amort.train.metrics import read_rows, steps_of
+from mlx_amort.train.resume import resumed_run
+from mlx_amort.train.run import new_run
 from mlx_amort.train.state import TrainState, new_train_state
 from mlx_amort.train.step import StepResult, TrainingStep
 from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, tiny_model, train_quietly, write_text
@@ -36,7 +38,10 @@ def text(tmp_path: Path) -> Path:
 
 def exact_rows(folder: Path) -> list[dict[str, object]]:
     """The log without what depends on the clock and the allocator."""
-    return [{key: row[key] for key in EXACT if key in row} for row in read_rows(folder / "metrics.jsonl")]
+    return [
+        {key: value for key, value in row.items() if key in EXACT}
+        for row in read_rows(folder / "metrics.jsonl")
+    ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
@@ -112,14 +117,14 @@ def test_a_run_leaves_all_that_it_promises(tmp_path: Path, text: Path) -> None:
     assert [path.name for path in complete_checkpoints(out)] == ["step-00000004", "step-00000006"]
     assert (out / "plots" / "loss_and_rate.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "sample.txt").read_bytes().startswith(b"th") and (out / "sample.txt").stat().st_size == 6
-    assert summary.val_is_whole and summary.val_bits == validations[-1]["val_bits"]
-    assert summary.train_bits == pytest.approx(np.mean([row["loss_bits"] for row in steps]))
+    assert summary.quality.val_is_whole and summary.quality.val_bits == validations[-1]["val_bits"]
+    assert summary.quality.train_bits == pytest.approx(np.mean([row["loss_bits"] for row in steps]))
 
 
 def test_the_first_loss_is_that_of_guessing(tmp_path: Path, text: Path) -> None:
     start(tiny_config(text), tmp_path / "run")
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
-    assert rows[0]["loss_bits"] == pytest.approx(8, abs=0.05) and rows[5]["loss_bits"] < rows[0]["loss_bits"]
+    losses = [row["loss_bits"] or 0.0 for row in steps_of(read_rows(tmp_path / "run" / "metrics.jsonl"))]
+    assert losses[0] == pytest.approx(8, abs=0.05) and losses[5] < losses[0]
 
 
 def test_resuming_a_finished_run_takes_no_step_and_measures_nothing_twice(tmp_path: Path, text: Path) -> None:
@@ -127,7 +132,7 @@ def test_resuming_a_finished_run_takes_no_step_and_measures_nothing_twice(tmp_pa
     before = exact_rows(tmp_path / "run")
     _, second = go_on(tmp_path / "run")
     assert exact_rows(tmp_path / "run") == before
-    assert (second.step, second.val_bits, second.sample) == (6, first.val_bits, first.sample)
+    assert (second.step, second.quality, second.files) == (6, first.quality, first.files)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -204,7 +209,7 @@ def test_a_longer_run_and_another_rate_are_taken_and_said(tmp_path: Path, text: 
     summary, printed = train_quietly(run)
     assert summary.step == summary.total_steps == 4
     assert "run.steps: 6 -> 4" in printed and "schedule.base_lr: 0.003 -> 0.0001" in printed
-    assert read_rows(tmp_path / "run" / "metrics.jsonl")[-2]["lr"] < 2e-4
+    assert steps_of(read_rows(tmp_path / "run" / "metrics.jsonl"))[-1]["lr"] < 2e-4
     assert load(tmp_path / "run" / "config.yaml").run.steps == 4
     with pytest.raises(UserError, match=r"2 steps: the run in .* is already at step 4"):
         resumed_run(tmp_path / "run", asked("run.steps=2"), ["test"])
@@ -236,10 +241,13 @@ def test_a_run_does_not_start_among_other_files(tmp_path: Path, text: Path) -> N
 def test_a_refused_corpus_is_told_as_a_path(tmp_path: Path, text: Path) -> None:
     (tmp_path / "sub").mkdir()
     start(tiny_config(tmp_path / "sub" / ".." / "text.txt"), tmp_path / "run", stop_after=1)
+    (tmp_path / "other.txt").write_bytes(text.read_bytes() + b".")
     other = f"data.sources={tmp_path / 'sub' / '..' / 'other.txt'}"
-    with pytest.raises(UserError, match="trained with another value") as caught:
+    with pytest.raises(UserError) as caught:
         resumed_run(tmp_path / "run", asked(other), ["test"])
-    assert f"data.sources: {text} and {tmp_path / 'other.txt'};" in str(caught.value)
+    assert f"corpus '{tmp_path / 'other.txt'}' is not '{text}', which the run was trained on" in str(
+        caught.value
+    )
 
 
 def test_the_default_folder_is_named_after_preset_and_time(
@@ -268,13 +276,13 @@ def test_sources_are_found_from_any_folder(
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_state_bytes_counts_the_arrays(text: Path, precision: str, optimizer: str) -> None:
     config = resolve(base=tiny_config(text, precision), overrides=[f"optimizer.name={optimizer}"])
-    model = opening._model(config)
+    model = run_module.model_of(config)
     state = new_train_state(model, config.optimizer, 0)
     batch = np.zeros((2, 2 * MODEL.seq + 1), np.uint8)
     _, gradients = TrainingStep(model, config.step, config.optimizer).accumulate(state.weights, batch)
     arrays = [*state.weights.values(), *state.optimizer.values(), *gradients.values()]
     count = state.optimizer["updates"].nbytes
-    assert opening.state_bytes(config) == sum(array.nbytes for array in arrays) - count
+    assert run_module.state_bytes(config) == sum(array.nbytes for array in arrays) - count
 
 
 class FailingStep(TrainingStep):
@@ -295,7 +303,7 @@ class FailingStep(TrainingStep):
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> type[FailingStep]:
-    monkeypatch.setattr(loop, "TrainingStep", FailingStep)
+    monkeypatch.setattr(session, "TrainingStep", FailingStep)
     return FailingStep
 
 
@@ -309,12 +317,12 @@ def test_a_step_that_is_not_finite_is_reported_and_not_applied(
     run = resumed_run(tmp_path / "run", lambda config: config, ["test"])
     _, printed = train_quietly(run, stop_after=3)
     after = load_latest(tmp_path / "run").state
-    assert "step 3 not applied: its loss is not finite" in printed
+    assert "step 3 skipped: its loss is not finite" in printed
     assert is_equal(before.weights, after.weights) and is_equal(before.optimizer, after.optimizer)
-    row = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
+    row = steps_of(read_rows(tmp_path / "run" / "metrics.jsonl"))[-1]
     assert (row["step"], row["applied"], row["loss_bits"]) == (3, False, None)
     _, ended = go_on(tmp_path / "run")
-    assert (ended.ending, ended.refused_steps) == ("complete", 1)
+    assert (ended.ending, ended.skipped_steps) == ("complete", 1)
     weights = load_latest(tmp_path / "run").state.weights.values()
     assert all(bool(mx.isfinite(weight).all()) for weight in weights)
 
@@ -326,7 +334,7 @@ def test_three_in_a_row_end_the_run_and_name_the_last_good_checkpoint(
     run = new_run(tiny_config(text, steps=20, save_every=1), tmp_path / "run", ["test"])
     summary, _ = train_quietly(run)
     assert (summary.ending, summary.exit_code, summary.step) == ("diverged", 1, 6)
-    assert summary.checkpoint == str(tmp_path / "run" / "checkpoints" / "step-00000003")
+    assert summary.files.checkpoint == str(tmp_path / "run" / "checkpoints" / "step-00000003")
     assert load_latest(tmp_path / "run").state.step == 3
 
 
@@ -339,7 +347,7 @@ def test_stopping_between_failures_does_not_forgive_them(
     assert (summary.ending, summary.step) == ("diverged", 4)
 
 
-def test_a_run_that_ends_on_a_refused_step_deletes_no_older_checkpoint(
+def test_a_run_that_ends_on_a_skipped_step_deletes_no_older_checkpoint(
     tmp_path: Path, text: Path, failing: type[FailingStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights may have been lost before the step that was not finite: what is saved already stays."""
@@ -348,7 +356,7 @@ def test_a_run_that_ends_on_a_refused_step_deletes_no_older_checkpoint(
     _, printed = train_quietly(new_run(config, tmp_path / "run", ["test"]), stop_after=4)
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     assert saved == ["step-00000003", "step-00000004"]
-    assert "the last 1 steps were not applied; older checkpoints are kept" in printed
+    assert "the last 1 steps were skipped; older checkpoints are kept" in printed
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, text: Path) -> None:
