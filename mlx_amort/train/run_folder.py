@@ -23,7 +23,7 @@ from typing import Any
 from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
-from mlx_amort.errors import UserError, user_error_of
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN, write_whole
 from mlx_amort.train.run_lock import LOCK, acquire
 
@@ -114,9 +114,9 @@ def create(out: Path | None, name: str) -> tuple[RunFolder, str]:
         # Again: another process may have had it a moment ago.
         _check_is_empty(folder)
     except OSError as error:
-        told = user_error_of(error)
-        todo = told.todo if told else "name another folder"
-        raise UserError(f"--out {out}", f"cannot be made ({error.strerror})", todo) from error
+        raise UserError(
+            f"--out {out}", f"cannot be made ({error.strerror})", f"{advice(error)}, or name another folder"
+        ) from error
     return folder, lock_note
 
 
@@ -171,6 +171,7 @@ def _unused(name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(str(path), f"cannot be made ({error.strerror})", "name one with --out") from error
+            todo = f"{advice(error)}, or name another with --out"
+            raise UserError(str(path), f"cannot be made ({error.strerror})", todo) from error
         return path
     raise AssertionError("count() ends nowhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mlx_amort import plots
+from mlx_amort.cost.profile_file import read_profile
+from mlx_amort.cost.time.fitting import refit
 from mlx_amort.plots.configurations import fitted_model_of, key_of, not_fitted_of, peaks_of
 from mlx_amort.plots.cost import interval_s
 from tests.plots.conftest import Draw
@@ -117,11 +118,11 @@ def test_rows_of_another_setting_are_drawn_as_not_fitted_and_rows_without_a_good
     assert found.measured_s == other["step_s"] and found.predicted_s is None
 
 
-def test_a_row_of_another_window_or_precision_is_another_row() -> None:
-    row = {"batch": 8, "chunks": 4, "window": 2, "seq": 64, "optimizer": "muon", "precision": "bf16"}
-    others = [{**row, "window": 4}, {**row, "precision": "fp32"}, {**row, "accum": 2}]
+def test_a_row_of_another_window_or_precision_is_another_configuration() -> None:
+    row = FOUR[0]
+    others = [{**row, "window": 4}, {**row, "precision": "bf16"}, {**row, "accum": 2}]
     assert len({key_of(each) for each in (row, *others)}) == 4
-    assert key_of({**row, "window": "2", "batch": "8", "precision": " bf16"}) == key_of(row)
+    assert key_of({**row, "step_s": 9.0}) == key_of(row)
 
 
 def test_residuals_say_how_their_rows_are_ordered(draw: Draw) -> None:
@@ -158,9 +159,12 @@ def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> 
     assert len(peaks_of(record)) == len(record["measurements"])
 
 
-def test_the_memory_of_a_csv_is_drawn(tmp_path: Path) -> None:
-    with GRID.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    plots.memory({"rows": rows}, tmp_path / "memory.png")
-    assert (tmp_path / "memory.png").read_bytes().startswith(PNG)
-    assert len(peaks_of({"rows": rows})) == len(rows)
+def test_figures_of_a_csv_are_drawn(tmp_path: Path) -> None:
+    published = read_profile(GRID)
+    refit(published)
+    record = published.to_record()
+    plots.cost_curve(record, tmp_path / "cost.png")
+    plots.residuals(record, tmp_path / "residuals.png")
+    plots.memory(record, tmp_path / "memory.png")
+    assert all(file.read_bytes().startswith(PNG) for file in tmp_path.iterdir())
+    assert len(peaks_of(record)) == 13

@@ -19,11 +19,11 @@ _STEP_KEYS = ("batch", "chunks", "window", "accum", "precision", "activation_che
 
 
 def estimates_of(record: Record) -> list[float | None]:
-    """Peak bytes by the estimate for each row of a profile's record.
+    """Peak bytes by the estimate for each measurement of a profile's record.
 
-    None where the record has no model (a CSV), and for a row that does not tell its window or precision.
+    None where the record has no model (a CSV), and for one that does not tell its window or precision.
     """
-    rows: Sequence[Record] = record["measurements"] if "measurements" in record else record["rows"]
+    rows: Sequence[Record] = record["measurements"]
     model: Record = record.get("model") or {}
     backend: Backend | None = (record.get("machine") or {}).get("backend")
     if backend is None or not set(model) >= _MODEL_KEYS:
