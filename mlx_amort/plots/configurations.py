@@ -1,4 +1,4 @@
-"""What the figures of a profile read from its record, as `Profile.to_record` makes it (cost/profile.py).
+"""What the figures of a profile read from its record, as `Profile.to_record` makes it of profile.json or a CSV.
 
 Here alone keys of a record are named; the figures draw the dataclasses below. Times are in seconds, memory in bytes.
 """
@@ -78,7 +78,7 @@ def colour_of(optimizer: str) -> str:
 
 
 def short_name(row: Record) -> str:
-    """Micro-batches (where more than one), rows and chunks."""
+    """Micro-batches (where more than one), rows and chunks of a configuration."""
     accum = "" if row["accum"] == 1 else f"A {row['accum']} "
     return f"{accum}B {row['batch']} K {row['chunks']}"
 
@@ -88,79 +88,86 @@ def key_of(row: Record) -> tuple[Any, ...]:
     return tuple(row[name] for name in _KEYS)
 
 
+def measured_s_of(row: Record) -> float | None:
+    """Seconds per step of a point or a measurement, None where it has none."""
+    measured_s: float | None = row.get("measured_s") or row.get("step_s")
+    return measured_s
+
+
 def fitted_model_of(record: Record) -> FittedModel:
     """The cost model of a profile's record."""
-    fit = record["cost_model"]
-    intervals, third = fit["intervals"], fit["third_term"]
+    model = record["cost_model"]
+    intervals, third = model["intervals"], model["third_term"]
     unit = third["unit"] if third else None
     return FittedModel(
         points=tuple(
             _cost_point(
                 point,
-                point["measured_s"],
                 predicted_s=point["predicted_s"],
                 left_out_error=point["leave_one_out_error"],
                 units=point[f"{unit}s_per_step"] if unit else 0,
             )
-            for point in fit["points"]
+            for point in model["points"]
         ),
-        c0_s={name: _coefficient(value, intervals["c0_s"].get(name)) for name, value in fit["c0_s"].items()},
-        c1_s_per_byte=_coefficient(fit["c1_us_per_byte"], intervals["c1_us_per_byte"], 1e-6),
+        c0_s={
+            name: _coefficient(value, intervals["c0_s"].get(name)) for name, value in model["c0_s"].items()
+        },
+        c1_s_per_byte=_coefficient(model["c1_us_per_byte"], intervals["c1_us_per_byte"], 1e-6),
         unit=unit,
         unit_s=_coefficient(third["s"], third["interval_s"]) if third else Coefficient(0.0, None),
-        confidence=fit["confidence"],
-        is_rejected=fit["form"] == "rejected",
-        is_doubtful=bool(fit["is_doubtful"]),
-        ceiling_bytes_per_s=fit["ceiling_bytes_per_s"],
-        largest_error=fit["max_relative_error"],
-        left_out_error=fit["leave_one_out_error"],
+        confidence=model["confidence"],
+        is_rejected=model["form"] == "rejected",
+        is_doubtful=bool(model["is_doubtful"]),
+        ceiling_bytes_per_s=model["ceiling_bytes_per_s"],
+        largest_error=model["max_relative_error"],
+        left_out_error=model["leave_one_out_error"],
     )
 
 
 def held_out_of(record: Record) -> list[CostPoint]:
     """What was predicted first and then measured."""
     rows = [row for row in record["holdout"] if row["measured_s"]]
-    return [_cost_point(row, row["measured_s"], predicted_s=row["predicted_s"]) for row in rows]
+    return [_cost_point(row, predicted_s=row["predicted_s"]) for row in rows]
 
 
 def not_fitted_of(record: Record) -> list[CostPoint]:
-    """Measurements of another setting than the fitted one; those without a usable time are no part of them."""
+    """Rows of another setting than the fitted one; rows without a usable time are no part of them."""
     kept_out = {key_of(row) for row in record["cost_model"]["kept_out"] if "status" not in row["reason"]}
-    rows = [row for row in record["measurements"] if key_of(row) in kept_out and row["step_s"]]
-    return [_cost_point(row, row["step_s"]) for row in rows]
+    return [
+        _cost_point(row) for row in record["measurements"] if key_of(row) in kept_out and measured_s_of(row)
+    ]
 
 
 def slower_visits_of(record: Record) -> list[CostPoint]:
     """Visits to fitted configurations that another visit was faster than."""
-    return [_cost_point(row, row["measured_s"]) for row in record["cost_model"]["slower_visits"]]
+    return [_cost_point(row) for row in record["cost_model"]["slower_visits"]]
 
 
 def chosen_of(record: Record) -> CostPoint | None:
-    """The configuration that the profile recommends, with the time that was fitted or else its own."""
-    chosen = record["chosen"]
+    """The configuration that the profile recommends, with its measured time or else the predicted one."""
+    chosen = record.get("chosen")
     if not chosen:
         return None
     match = [point for point in record["cost_model"]["points"] if key_of(point) == key_of(chosen)]
-    measured_s = match[0]["measured_s"] if match else chosen["step_s"]
-    return _cost_point(chosen, measured_s) if measured_s else None
+    row = match[0] if match else chosen
+    return _cost_point({**chosen, "measured_s": measured_s_of(row)}) if measured_s_of(row) else None
 
 
 def peaks_of(record: Record, estimates: Sequence[float | None] = ()) -> list[Peak]:
-    """The measurements that have a peak or did not fit; estimates: bytes by the estimate, one for each of all."""
+    """What has a peak or did not fit; estimates: bytes by the estimate, one for each of the record's measurements."""
     found = []
     for index, row in enumerate(record["measurements"]):
         if row["peak_bytes"] is None and row["status"] != "did not fit":
             continue
         kind = f"{row['optimizer']}{', checkpointed' if row['activation_checkpointing'] else ''}"
         estimated_bytes = estimates[index] if estimates else None
-        batch, chunks, seq = row["batch"], row["chunks"], row["seq"]
-        found.append(Peak(batch, chunks, seq, kind, row["peak_bytes"], estimated_bytes))
+        found.append(Peak(row["batch"], row["chunks"], row["seq"], kind, row["peak_bytes"], estimated_bytes))
     return found
 
 
 def origin_of(record: Record) -> str:
     """What was measured, and on what machine; empty for a CSV."""
-    model, machine = record["model"], record["machine"]
+    model, machine = record.get("model") or {}, record.get("machine") or {}
     preset = str(model.get("preset") or "")
     if preset and model.get("parameters"):
         preset += f", {model['parameters']:,} parameters"
@@ -172,14 +179,11 @@ def origin_of(record: Record) -> str:
 
 
 def _cost_point(
-    row: Record,
-    measured_s: float,
-    predicted_s: float | None = None,
-    left_out_error: float | None = None,
-    units: int = 0,
+    row: Record, predicted_s: float | None = None, left_out_error: float | None = None, units: int = 0
 ) -> CostPoint:
-    size = row["bytes_per_step"]
-    return CostPoint(short_name(row), row["optimizer"], size, measured_s, predicted_s, left_out_error, units)
+    name, optimizer, measured_s = short_name(row), row["optimizer"], measured_s_of(row)
+    assert measured_s is not None
+    return CostPoint(name, optimizer, row["bytes_per_step"], measured_s, predicted_s, left_out_error, units)
 
 
 def _coefficient(value: float, interval: Sequence[float] | None, unit: float = 1.0) -> Coefficient:
