@@ -68,4 +68,4 @@ def test_estimates_too_low_weigh_more() -> None:
         return loss_of(SHIPPED, [own])
 
     assert loss(1.06) > 2 * loss(0.94)
-    assert loss(1 / 1.01) == pytest.approx(0, abs=1e-7)
+    assert loss(1.0) == pytest.approx(0, abs=1e-12)
