@@ -12,9 +12,9 @@ INSTALLED_DEV := .venv/installed-dev-$(CONTENT)
 demo: $(INSTALLED)
 	$(BIN)/mlx-amort train --preset demo
 
-# About three minutes, and the install.
+# What is marked slow, .ci/run runs beside it; PYTEST=... adds options or names tests.
 test: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=20 -m "not slow" $(PYTEST)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .

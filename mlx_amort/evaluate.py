@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_amort.data.corpus import Corpus, Progress
+from mlx_amort.data.corpus import Corpus, ProgressCallback
 from mlx_amort.data.validation import validation_chunks, validation_streams, validation_targets
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
 from mlx_amort.ops.embedding import cross_entropy
@@ -60,7 +60,7 @@ def evaluate(
     corpora: Sequence[Corpus],
     rows: int = EVALUATION_ROWS,
     max_bytes: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Evaluation:
     """Bits per byte over the validation parts: every held-out byte but a corpus's first is predicted once.
 

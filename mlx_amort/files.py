@@ -47,13 +47,21 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)
 
 
-def expand_home(path: str | Path) -> Path:
-    """A path whose leading `~` or `~USER` is replaced by that home. Raises: UserError when there is no such home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        home = Path(path).parts[0]
-        raise UserError(str(path), f"{home} is no user's home folder", "write the path without it") from error
+def expand_home(path: str | Path, what: str = "") -> Path:
+    """A path whose leading `~` or `~USER` is replaced by that home; a file of that very name goes before it.
+
+    Raises: UserError, about `what` (else the path), when there is no such user, or no home folder.
+    """
+    text = os.fspath(path)
+    # Asked of the text, for a Path forgets a leading `./`.
+    if not text.startswith("~"):
+        return Path(path)
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~") and not os.path.lexists(expanded):
+        user = expanded[1:].partition("/")[0]
+        why = f"there is no user named {user}" if user else "no home folder is known"
+        raise UserError(what or text, why, "write the whole path")
+    return Path(expanded)
 
 
 def _check_regular(path: Path, mode: int) -> None:

@@ -20,21 +20,37 @@ EMPTY_PROMPT = b"\n"
 
 
 def sample(
-    model: ByteLM, weights: Weights, prompt: bytes, count: int, temperature: float, top_k: int, seed: int
+    model: ByteLM,
+    weights: Weights,
+    prompt: bytes,
+    count: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    top_p: float = 1.0,
 ) -> Iterator[int]:
     """Yield `count` bytes that follow `prompt`, each as soon as it is drawn.
 
-    p = softmax(logits / temperature) over the `top_k` largest logits (0: all); temperature 0 takes the
-    largest. An empty prompt goes on from a newline. On the CPU the weights are multiplied in float32 whatever
-    the model's precision: bfloat16 is slower there.
+    p = softmax(logits / temperature) over the `top_k` largest logits (0: all), then over the fewest of these whose
+    probabilities sum to `top_p` at least; temperature 0 takes the largest. An empty prompt is a newline. On the CPU the
+    weights are multiplied in float32 whatever the model's precision: bfloat16 is slower there.
+    Source: top-p is nucleus sampling (Holtzman et al. 2020, arXiv 1904.09751, section 3.1).
     Raises: UserError, before the first byte, for values out of range; later when the logits are not finite.
     """
-    _check(model.config, prompt, count, temperature, top_k, seed)
-    return _sample(model, weights, prompt or EMPTY_PROMPT, count, temperature, top_k, seed)
+    _check(model.config, prompt, count, seed)
+    _check_drawing(temperature, top_k, top_p)
+    return _sample(model, weights, prompt or EMPTY_PROMPT, count, temperature, top_k, seed, top_p)
 
 
 def _sample(
-    model: ByteLM, weights: Weights, prompt: bytes, count: int, temperature: float, top_k: int, seed: int
+    model: ByteLM,
+    weights: Weights,
+    prompt: bytes,
+    count: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    top_p: float,
 ) -> Iterator[int]:
     if count == 0:
         return
@@ -46,13 +62,15 @@ def _sample(
     for remaining in range(count - 1, -1, -1):
         # Raw words, scaled here: numpy keeps those the same over versions, its distributions it may change.
         uniform = (int(generator.random_raw()) >> 11) * 2.0**-53
-        byte = draw(np.array(logits), temperature, top_k, uniform)
+        byte = draw(np.array(logits), temperature, top_k, uniform, top_p)
         yield byte
         if remaining:
             logits = decoder.step(weights, byte, state)
 
 
-def draw(logits: NDArray[np.float32], temperature: float, top_k: int, uniform: float) -> int:
+def draw(
+    logits: NDArray[np.float32], temperature: float, top_k: int, uniform: float, top_p: float = 1.0
+) -> int:
     """The value at which the cumulated probability exceeds `uniform` in [0, 1). Shapes: logits [V].
 
     Of equal logits the lower values count as larger. Raises: UserError when a logit is not finite.
@@ -70,11 +88,17 @@ def draw(logits: NDArray[np.float32], temperature: float, top_k: int, uniform: f
     # So cold that all but the largest are infinitely far below it: exp makes 0 of these.
     with np.errstate(over="ignore"):
         scaled = (wide[kept] - wide.max()) / temperature
-    cumulated = np.cumsum(np.exp(scaled))
+    weights = np.exp(scaled)
+    if top_p < 1:
+        order = np.argsort(-weights, kind="stable")
+        reached = np.searchsorted(np.cumsum(weights[order]), top_p * weights.sum())
+        nucleus = np.sort(order[: int(reached) + 1])
+        kept, weights = kept[nucleus], weights[nucleus]
+    cumulated = np.cumsum(weights)
     return int(kept[np.searchsorted(cumulated, uniform * cumulated[-1], side="right")])
 
 
-def _check(config: ModelConfig, prompt: bytes, count: int, temperature: float, top_k: int, seed: int) -> None:
+def _check(config: ModelConfig, prompt: bytes, count: int, seed: int) -> None:
     if config.vocabulary > BYTE_VALUES:
         raise UserError(
             f"a model of {config.vocabulary} token ids",
@@ -89,6 +113,11 @@ def _check(config: ModelConfig, prompt: bytes, count: int, temperature: float, t
         )
     if count < 0:
         raise UserError(f"{count} bytes", "is less than none", "ask for 0 or more")
+    if not 0 <= seed < 2**64:
+        raise UserError(f"seed {seed}", "must be 0 or above and below 2^64", "0 is usual")
+
+
+def _check_drawing(temperature: float, top_k: int, top_p: float) -> None:
     if not (math.isfinite(temperature) and temperature >= 0):
         raise UserError(
             f"temperature {temperature:g}",
@@ -97,5 +126,5 @@ def _check(config: ModelConfig, prompt: bytes, count: int, temperature: float, t
         )
     if top_k < 0:
         raise UserError(f"top-k {top_k}", "must be 0 or above", "0 keeps every byte")
-    if not 0 <= seed < 2**64:
-        raise UserError(f"seed {seed}", "must be 0 or above and below 2^64", "0 is usual")
+    if not 0 < top_p <= 1:
+        raise UserError(f"top-p {top_p:g}", "must be above 0 and at most 1", "1 keeps every byte")

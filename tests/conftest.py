@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from mlx_amort.backend import load_blas
 
+# One of several workers has one core.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 load_blas()
 
 # A suite started behind a shell or under nohup has these ignored, and so would every run it starts and interrupts.

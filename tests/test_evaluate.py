@@ -14,11 +14,13 @@ from mlx_amort.cli import main
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, DataConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpora, open_corpus
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import EVALUATION_ROWS, evaluate
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
-from mlx_amort.train.checkpoint import save
+from mlx_amort.train.checkpoint import load_config, save
+from mlx_amort.train.checkpoint_folders import newest_checkpoint
 from mlx_amort.train.state import new_train_state
 
 MODEL = ModelConfig(layers=1, hidden=16, ffn=16, heads=2, seq=16)
@@ -175,7 +177,7 @@ def test_the_verb_prints_each_corpus_and_all(
     capsys: pytest.CaptureFixture[str], run_folder: Path, corpora: tuple[Corpus, Corpus]
 ) -> None:
     data = DataConfig(tuple(SourceConfig(corpus.name) for corpus in corpora), validation_fraction=0.25)
-    opened = open_corpora(data)
+    opened = open_corpora(data).held_out
     model = ByteLM(MODEL)
     expected = evaluate(model, model.init_weights(0), opened, EVALUATION_ROWS)
     code, out, err = run(capsys, "evaluate", str(run_folder))
@@ -200,6 +202,25 @@ def test_the_verb_on_another_corpus(
     code, out, _ = run(capsys, "evaluate", str(run_folder), "--data", str(tmp_path / "other.txt"), "--json")
     record = json.loads(out)
     assert (code, record["bytes"], len(record["corpora"])) == (0, len(SENTENCE) * 2 - 1, 1)
+
+
+def test_the_verb_takes_the_checkpoint_of_a_step(
+    capsys: pytest.CaptureFixture[str], run_folder: Path
+) -> None:
+    config = load_config(newest_checkpoint(run_folder))
+    state = new_train_state(ByteLM(MODEL), config.optimizer, seed=1)
+    state.step = 9
+    save(run_folder, state, config, keeps_older=True)
+    of_step: dict[int, set[float]] = {}
+    for arguments in ((), ("--checkpoint", "7"), ("--checkpoint", "9")):
+        code, out, _ = run(capsys, "evaluate", str(run_folder), "--json", *arguments)
+        record = json.loads(out)
+        assert code == 0 and record["checkpoint"].endswith(f"step-{record['step']:08}")
+        of_step.setdefault(record["step"], set()).add(record["bits_per_byte"])
+    assert list(of_step) == [9, 7] and all(len(bits) == 1 for bits in of_step.values())
+    assert of_step[7] != of_step[9]
+    code, _, err = run(capsys, "evaluate", str(run_folder), "--checkpoint", "8")
+    assert code == 2 and "has no checkpoint of that step; name one of 7, 9" in err
 
 
 def test_mistakes(capsys: pytest.CaptureFixture[str], run_folder: Path) -> None:

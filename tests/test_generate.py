@@ -81,6 +81,25 @@ def test_draws_follow_the_softmax(temperature: float, top_k: int, kept: int) -> 
     np.testing.assert_allclose(counts / grid, expected, atol=1.5 / grid)
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(1e-9, 1), (0.5, 1), (0.61, 2), (0.9, 2), (0.96, 3), (1.0, 5)])
+def test_top_p_draws_from_the_fewest_that_are_likely_enough(top_p: float, kept: int) -> None:
+    # Probabilities of 0.6, 0.3, 0.06, 0.03 and 0.01, not in this order.
+    probabilities = [0.06, 0.6, 0.01, 0.3, 0.03]
+    logits = np.log(probabilities).astype(np.float32)
+    grid = 2000
+    counts = np.bincount([draw(logits, 1.0, 0, (i + 0.5) / grid, top_p) for i in range(grid)], minlength=5)
+    likeliest = sorted(probabilities, reverse=True)[:kept]
+    expected = [each / sum(likeliest) if each in likeliest else 0.0 for each in probabilities]
+    np.testing.assert_allclose(counts / grid, expected, atol=1.5 / grid)
+
+
+def test_top_p_counts_only_what_top_k_left() -> None:
+    logits = np.log([0.4, 0.3, 0.2, 0.1]).astype(np.float32)
+    # Of the two likeliest 0.4 is 57 %.
+    assert {draw(logits, 1.0, 2, u, 0.56) for u in np.linspace(0, 0.999, 50)} == {0}
+    assert {draw(logits, 1.0, 2, u, 0.58) for u in np.linspace(0, 0.999, 50)} == {0, 1}
+
+
 def test_equal_logits_and_the_ends_of_the_unit_interval() -> None:
     flat = np.zeros(4, np.float32)
     assert [draw(flat, 1.0, 0, u) for u in (0.0, 0.2499, 0.25, 1 - 2**-53)] == [0, 0, 1, 3]

@@ -14,10 +14,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Lower rooms first; a module imports its own room and those below it.
 ROOMS = (
-    ("errors", "backend"),
+    ("errors",),
     ("amounts", "files", "streams"),
-    ("config",),
     ("ops",),
+    ("config", "backend"),
+    ("command_line",),
     ("model", "optim", "data", "plots"),
     ("train", "evaluate", "generate", "compare"),
     ("cost",),

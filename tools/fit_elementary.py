@@ -6,6 +6,7 @@ iteration (iteratively reweighted least squares); rational ones are linearised a
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import numpy as np
@@ -65,6 +66,9 @@ def fit_odd_rational(
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     """Print every fit."""
     coefficients, error = fit_exp()
     print(f"exp: error {error:.1e}\n  {[float(f'{c:.9g}') for c in coefficients]}")

@@ -6,10 +6,12 @@ Amsel et al. 2025 (arXiv 2505.16932): of all compositions of odd polynomials the
 [smallest, 1] takes in each step the best polynomial for the interval that the step before leaves. It is found by Remez'
 exchange: the error is equally large, and changes sign, at one point more than there are coefficients.
 
-Printed for each choice: products a step, and ‖O - UVᵀ‖/√m for matrices with the singular values in the head.
+Printed for each choice: products per step, and ‖O - UVᵀ‖/√m for matrices with the singular values in the head.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +75,9 @@ def _decaying(count: int, power: float) -> Array:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for step in composition(SMALLEST, STEPS, DEGREE):
         print("    (" + ", ".join(f"{value:.6g}" for value in step) + "),")
     print("\n" + " " * 30 + "".join(f"{name:>19}" for name in spectra()))

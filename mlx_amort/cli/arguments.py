@@ -29,4 +29,7 @@ def check_values(command: click.Command, context: click.Context, arguments: list
         if is_value and (value in taking | others or _OPTION.fullmatch(value)):
             verb = "is" if value in taking | others else "looks like"
             why = f"needs a value, and {value} {verb} an option"
-            raise UserError(name, why, f"write {name}={value} if that is the value")
+            # Loaded only here: --help needs no configuration.
+            from mlx_amort.command_line import quote
+
+            raise UserError(name, why, f"write {quote(f'{name}={value}')} if that is the value")

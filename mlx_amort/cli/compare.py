@@ -11,8 +11,9 @@ import click
 from mlx_amort.amounts import counted, format_duration, parse_size, percent
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
-from mlx_amort.compare import BOOKKEEPING, Comparison, Curve, Place, compare, read_curve
+from mlx_amort.compare import BOOKKEEPING, Comparison, ComparisonPoint, Curve, compare, read_curve
 from mlx_amort.errors import UserError
+from mlx_amort.streams import harmless
 
 NOT_THERE = "-"
 _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
@@ -22,21 +23,24 @@ _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
 @click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=USER_PATH)
 @click.option(
     "--at",
-    "places",
+    "points",
     metavar="BYTES,...",
-    help="Compare here, such as 200M,395M. Without: where all validated.",
+    help="Compare at these bytes, such as 200M,395M. Without: where all were validated.",
 )
 @click.option("--out", type=USER_PATH, metavar="FILE.png", help="Draw the curves into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def command(runs: tuple[Path, ...], places: str | None, out: Path | None, as_json: bool) -> None:
+def command(runs: tuple[Path, ...], points: str | None, out: Path | None, as_json: bool) -> None:
     """Compare runs at equal bytes seen, never at equal steps; every other run against the first.
 
     RUN is the folder of a run, or a CSV with the columns bytes and val_bits. Bits per byte are interpolated
-    between a run's validations and never beyond them.
+    between a run's validations and never beyond them. Where validations meet at fewer than two points, training losses
+    are compared too.
     """
     if len({run.resolve() for run in runs}) < len(runs):
         raise UserError("compare", "a run is named twice", "name each once")
-    at_bytes = None if places is None else [float(parse_size(place, "--at")) for place in places.split(",")]
+    at_bytes = None if points is None else [float(parse_size(point, "--at")) for point in points.split(",")]
+    if out is not None:
+        _check_picture(out)
     comparison = compare([read_curve(run) for run in runs], at_bytes)
     if out is not None:
         _draw(comparison, out)
@@ -53,7 +57,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     curves, unit = comparison.curves, comparison.curves[0].unit
     labels = labels_of(curves)
     if comparison.corpus_warnings:
-        yield from (f"warning: {warning}" for warning in comparison.corpus_warnings)
+        yield from (f"warning: {harmless(warning)}" for warning in comparison.corpus_warnings)
         yield ""
     for label, curve in zip(labels, curves, strict=True):
         yield f"{label}: {_extent(curve)}"
@@ -62,8 +66,9 @@ def describe(comparison: Comparison) -> Iterator[str]:
         yield _table(comparison, f"{unit}s", comparison.at_bytes, lambda at: f"{at:,.0f}")
     else:
         yield f"  not compared: the runs have no {unit}s in common where all were validated"
-    if any(bits is None for place in comparison.at_bytes for bits in place.val_bits):
-        yield f"{NOT_THERE}: outside what this run was validated at; nothing is extrapolated"
+    if any(bits is None for point in comparison.at_bytes for bits in point.bits):
+        yield f"{NOT_THERE}: outside the bytes at which this run was validated; nothing is extrapolated"
+    yield from _training(comparison)
     yield f"\nbits per {unit} at equal seconds of training"
     if comparison.at_seconds:
         yield _table(comparison, "time", comparison.at_seconds, _duration)
@@ -83,13 +88,14 @@ def describe(comparison: Comparison) -> Iterator[str]:
                 yield f"  without effect on the figures: {'; '.join(beside)}"
     if further := comparison.warnings[len(comparison.corpus_warnings) :]:
         yield ""
-        yield from (f"warning: {warning}" for warning in further)
+        yield from (f"warning: {harmless(warning)}" for warning in further)
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
-    """The last part of each run's path, or the whole of it where two end alike."""
+    """The last part of each run's path, or the whole of it where two end alike; nothing in it drives a terminal."""
     short = [Path(curve.name).name or curve.name for curve in curves]
-    return short if len(set(short)) == len(short) else [curve.name for curve in curves]
+    names = short if len(set(short)) == len(short) else [curve.name for curve in curves]
+    return [harmless(name, kept="") for name in names]
 
 
 def _extent(curve: Curve) -> str:
@@ -105,22 +111,29 @@ def _extent(curve: Curve) -> str:
 
 
 def _table(
-    comparison: Comparison, heading: str, places: Sequence[Place], write: Callable[[float], str]
+    comparison: Comparison, heading: str, points: Sequence[ComparisonPoint], write: Callable[[float], str]
 ) -> str:
     labels, has_difference = labels_of(comparison.curves), comparison.is_comparable[1:]
     columns = [heading, labels[0]]
     for label, is_shown in zip(labels[1:], has_difference, strict=True):
         columns += [label, "difference"] if is_shown else [label]
     rows = []
-    for place in places:
-        cells = [write(place.at), _bits(place.val_bits[0])]
-        for bits, relative, is_shown in zip(
-            place.val_bits[1:], place.relative[1:], has_difference, strict=True
-        ):
+    for point in points:
+        cells = [write(point.at), _bits(point.bits[0])]
+        for bits, relative, is_shown in zip(point.bits[1:], point.relative[1:], has_difference, strict=True):
             difference = NOT_THERE if relative is None else percent(relative)
             cells += [_bits(bits), difference] if is_shown else [_bits(bits)]
         rows.append(cells)
     return align(columns, rows, text_columns=())
+
+
+def _training(comparison: Comparison) -> Iterator[str]:
+    """Training losses, where validations meet at fewer than two points and the losses are of the same corpora."""
+    if len(comparison.at_bytes) > 1 or not comparison.training or not all(comparison.is_comparable):
+        return
+    unit = comparison.curves[0].unit
+    yield f"\ntraining, bits per {unit} at equal {unit}s seen: means of the steps around, not of held-out text"
+    yield _table(comparison, f"{unit}s", comparison.training, lambda at: f"{at:,.0f}")
 
 
 def _duration(seconds: float) -> str:
@@ -161,16 +174,33 @@ def _ends(comparison: Comparison, labels: list[str]) -> Iterator[str]:
     yield align(["run", f"{unit}s", f"bits per {unit}", f"held-out {unit}s"], rows)
 
 
+def _check_picture(out: Path) -> None:
+    """Refuse, before anything is read, what cannot become a picture. Raises: UserError."""
+    if out.is_dir():
+        raise UserError(f"--out {out}", "is a folder", f"name a file, such as {out / 'compare.png'}")
+    if out.exists() and not out.is_file():
+        raise UserError(f"--out {out}", "is not a regular file", "name a file such as compare.png")
+
+
 def _draw(comparison: Comparison, out: Path) -> None:
     # matplotlib is loaded only to draw.
     from mlx_amort import plots
 
-    records = [
-        {"name": label, "bytes": curve.bytes, "val_bits": curve.val_bits, "seconds": curve.seconds}
+    runs = [
+        plots.RunCurve(
+            label,
+            curve.bytes,
+            curve.val_bits,
+            curve.seconds or (),
+            curve.training.bytes,
+            curve.training.bits,
+            curve.training.seconds,
+        )
         for label, curve in zip(labels_of(comparison.curves), comparison.curves, strict=True)
     ]
+    quality_bits = comparison.quality.val_bits if all(comparison.is_comparable) else None
     try:
-        plots.compare(records, out, comparison.quality.val_bits, comparison.curves[0].unit)
+        plots.compare(runs, out, quality_bits, comparison.curves[0].unit)
     except (OSError, ValueError) as error:
         raise UserError(
             f"--out {out}", f"cannot be drawn ({error})", "name a file such as compare.png"

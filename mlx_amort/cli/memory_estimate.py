@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -18,15 +18,15 @@ from mlx_amort.cli.memory_tables import (
     describe_fits,
     describe_presets,
 )
-from mlx_amort.cli.options import DEFAULT_PRESET, RequestedConfig, config_options
-from mlx_amort.config.presets import preset_names
+from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.config.presets import DEFAULT_PRESET, preset_names
 from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.measure.worker_process import run_worker
-from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, with_step
 from mlx_amort.cost.memory.estimate import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Backend
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16-pure")
 OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")
@@ -37,7 +37,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")
 @click.option("--measure", is_flag=True, help="Run two real steps in a process of their own, and compare.")
 @click.option(
     "--backend",
-    type=click.Choice(["cpu", "metal", "cuda"]),
+    type=click.Choice(get_args(Backend)),
     default="metal" if sys.platform == "darwin" else "cpu",
     show_default=True,
     help="What to estimate for.",

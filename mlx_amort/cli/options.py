@@ -25,6 +25,7 @@ from mlx_amort.files import expand_home
 _HELP = {
     "model.trunk": "Where the global blocks run, and how they mix.",
     "data.sources": "File, folder, .bin or builtin:NAME; PATH:WEIGHT for a mix. Repeatable.",
+    "data.validation": "A corpus of its own to hold out; then none of --data is.",
     "step.batch": "Rows B of a micro-batch.",
     "step.chunks": "Chunks K a row walks in one step.",
     "model.seq": "Bytes S of a chunk.",
@@ -40,9 +41,6 @@ _HELP = {
     "run.seed": "Seed of the initial weights and of the data's order.",
 }
 FLAGS = tuple((FLAG_OF[key], key, text) for key, text in _HELP.items())
-
-# What train, and what describes its data, takes where nothing else is named.
-DEFAULT_PRESET = "demo"
 
 Callback = Callable[..., Any]
 

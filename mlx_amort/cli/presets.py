@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mlx_amort import command_line
 from mlx_amort.cli.tables import align
 from mlx_amort.config.presets import preset_names
 from mlx_amort.config.reading import dump, resolve, to_dict
@@ -33,7 +34,11 @@ def command(name: str | None, trunk: str | None, as_json: bool, with_owners: boo
     overrides = [f"model.trunk={trunk}"] if trunk else []
     if name is None:
         if with_owners:
-            raise UserError("--owners", "needs the name of a preset", "try mlx-amort presets demo --owners")
+            raise UserError(
+                "--owners",
+                "needs the name of a preset",
+                f"try {command_line.command('presets', 'demo', '--owners')}",
+            )
         configs = [resolve(preset=preset, overrides=overrides) for preset in preset_names()]
         configs.sort(key=lambda config: config.model.parameters)
         click.echo(

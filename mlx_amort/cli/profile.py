@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from mlx_amort import command_line
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.fit import describe_fit
@@ -27,6 +27,7 @@ from mlx_amort.cost.sentences import describe_outcome, describe_row
 from mlx_amort.cost.time.cost_model import fit_record
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import make_folder
+from mlx_amort.streams import MovingLine
 
 Value = TypeVar("Value")
 
@@ -153,7 +154,7 @@ def describe_profile(record: dict[str, Any]) -> str:
 def what_next(record: dict[str, Any], path: Path) -> str:
     """The command that uses a profile, or, without a fit, the one that measures enough for one."""
     if record["fit"]:
-        return f"next  mlx-amort plan {shlex.quote(str(path))} --bytes D --min-updates U"
+        return f"next  {command_line.command('plan', path, '--bytes', 'D', '--min-updates', 'U')}"
     return f"next  {grid_command(record, path)}"
 
 
@@ -161,17 +162,15 @@ class Terminal:
     """Progress on stderr: lines that stay and, on a terminal, one that says what is being done."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self._line = MovingLine(sys.stderr, plain_every_s=0.0)
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        click.echo(f"\r\033[K{text}" if self._is_terminal else text, err=True)
+        self._line.stay(text)
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""
-        click.echo(
-            f"\r\033[K{text} ..." if self._is_terminal else f"{text} ...", err=True, nl=not self._is_terminal
-        )
+        self._line.show(f"{text} ...")
 
 
 def parse_duration(text: str) -> float:

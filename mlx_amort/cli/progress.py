@@ -6,14 +6,14 @@ import sys
 import time
 
 from mlx_amort.amounts import format_duration
-from mlx_amort.streams import write
+from mlx_amort.streams import MovingLine
 
 QUIET_S = 2.0
 PLAIN_LINE_EVERY_S = 10.0
 TERMINAL_LINE_EVERY_S = 0.2
 
 
-class Progress:
+class ProgressLine:
     """What is done and the time left: one changing line on a terminal, else a line now and then.
 
     What is over within two seconds says nothing.
@@ -22,11 +22,9 @@ class Progress:
     def __init__(self, doing: str, unit: str) -> None:
         self._doing = doing
         self._unit = unit
+        self._line = MovingLine(sys.stderr, PLAIN_LINE_EVERY_S)
         self._started_at = time.monotonic()
-        self._is_terminal = sys.stderr.isatty()
-        self._every_s = TERMINAL_LINE_EVERY_S if self._is_terminal else PLAIN_LINE_EVERY_S
-        self._told_at = self._started_at + QUIET_S - self._every_s
-        self._has_told = False
+        self._next_at = self._started_at + QUIET_S
 
     @property
     def elapsed_s(self) -> float:
@@ -36,14 +34,12 @@ class Progress:
     def __call__(self, done: int, total: int) -> None:
         """Tell that so much is done, of so much in all, if it is time to."""
         now = time.monotonic()
-        if now - self._told_at < self._every_s:
+        if now < self._next_at:
             return
-        self._told_at, self._has_told = now, True
+        self._next_at = now + TERMINAL_LINE_EVERY_S
         left = format_duration(self.elapsed_s / done * (total - done))
-        line = f"{self._doing}: {self._unit} {done:,} of {total:,}, {left} left"
-        write(sys.stderr, f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self._line.show(f"{self._doing}: {self._unit} {done:,} of {total:,}, {left} left")
 
     def close(self) -> None:
         """Take the changing line away."""
-        if self._is_terminal and self._has_told:
-            write(sys.stderr, "\r\x1b[K")
+        self._line.clear()

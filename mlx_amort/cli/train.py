@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_amort.amounts import parse_size
-from mlx_amort.cli.options import DEFAULT_PRESET, USER_PATH, RequestedConfig, config_options
-from mlx_amort.cli.progress import Progress
+from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
+from mlx_amort.cli.progress import ProgressLine
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.budget import budget_bytes, check_data, check_fits
 from mlx_amort.cost.memory.estimate import estimate
@@ -159,7 +160,7 @@ def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
     )
 
 
-class _Checking(Progress):
+class _Checking(ProgressLine):
     """Progress of what comes before the first step; there a signal, once noted, ends the command."""
 
     def __init__(self, interrupt: Interrupt) -> None:

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlx_amort.compare.caveats import differing, few_points, other_amounts, other_corpora, rests_on_seeds
+from mlx_amort.compare.comparison_points import (
+    ComparisonPoint,
+    Figures,
+    compare_at,
+    compare_training,
+    shared_points,
+)
 from mlx_amort.compare.curves import Curve, over_one_text
-from mlx_amort.compare.doubts import differing, other_amounts, other_corpora, rests_on_seeds
-from mlx_amort.compare.places import Optional, Place, place_of, shared_places
 from mlx_amort.errors import UserError
 
 
@@ -21,9 +27,9 @@ class CommonQuality:
     """
 
     val_bits: float
-    bytes: Optional
-    seconds: Optional
-    token_advantage: Optional
+    bytes: Figures
+    seconds: Figures
+    token_advantage: Figures
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,13 @@ class Comparison:
     """Runs against the first of them; differences: keys in which each other run's configuration differs.
 
     is_comparable: whether a run's figures are of the corpora of the first's; where not, there is no difference.
-    corpus_warnings: what these differ in, the first of the warnings.
+    corpus_warnings: what these differ in, the first of the warnings. training: training losses at equal bytes.
     """
 
     curves: tuple[Curve, ...]
-    at_bytes: tuple[Place, ...]
-    at_seconds: tuple[Place, ...]
+    at_bytes: tuple[ComparisonPoint, ...]
+    at_seconds: tuple[ComparisonPoint, ...]
+    training: tuple[ComparisonPoint, ...]
     quality: CommonQuality
     differences: dict[str, list[str]]
     is_comparable: tuple[bool, ...]
@@ -72,21 +79,19 @@ class Comparison:
             }
             for curve in self.curves
         ]
-        named = {"at_bytes": "bytes", "at_seconds": "seconds"}
-        places = {
-            key: [
-                {by: place.at, "val_bits": list(place.val_bits), "relative": list(place.relative)}
-                for place in getattr(self, key)
-            ]
-            for key, by in named.items()
-        }
         return {
             "runs": runs,
-            **places,
+            "at_bytes": _point_records(self.at_bytes, "bytes", "val_bits"),
+            "at_seconds": _point_records(self.at_seconds, "seconds", "val_bits"),
+            "training_at_bytes": _point_records(self.training, "bytes", "train_bits"),
             "last_common_quality": dataclasses.asdict(self.quality),
             "differences": self.differences,
             "warnings": list(self.warnings),
         }
+
+
+def _point_records(points: Sequence[ComparisonPoint], by: str, bits: str) -> list[dict[str, Any]]:
+    return [{by: point.at, bits: list(point.bits), "relative": list(point.relative)} for point in points]
 
 
 def compare(curves: Sequence[Curve], at_bytes: Sequence[float] | None = None) -> Comparison:
@@ -100,22 +105,23 @@ def compare(curves: Sequence[Curve], at_bytes: Sequence[float] | None = None) ->
     if len(units) > 1:
         raise UserError(
             f"{units['byte']} and {units['id']}",
-            "one counts bits a byte, the other bits a token id",
+            "one counts bits per byte, the other bits per token id",
             "compare runs on corpora of one kind",
         )
     curves = over_one_text(curves)
     by_run = [other_corpora(curves[0], curve) for curve in curves]
     is_comparable = tuple(not warnings for warnings in by_run)
     corpus_warnings = tuple(warning for warnings in by_run for warning in warnings)
-    places = list(at_bytes) if at_bytes is not None else shared_places(curves, "bytes")
+    points = list(at_bytes) if at_bytes is not None else shared_points(curves, "bytes")
     quality = max(min(curve.val_bits) for curve in curves)
     reached = tuple(curve.reaches("bytes", quality) for curve in curves)
     first = reached[0]
-    compared = tuple(place_of(curves, "bytes", at, is_comparable) for at in places)
+    compared = tuple(compare_at(curves, "bytes", at, is_comparable) for at in points)
     return Comparison(
         tuple(curves),
         compared,
-        tuple(place_of(curves, "seconds", at, is_comparable) for at in shared_places(curves, "seconds")),
+        tuple(compare_at(curves, "seconds", at, is_comparable) for at in shared_points(curves, "seconds")),
+        compare_training(curves, is_comparable),
         CommonQuality(
             quality,
             reached,
@@ -128,5 +134,10 @@ def compare(curves: Sequence[Curve], at_bytes: Sequence[float] | None = None) ->
         {curve.name: differing(curves[0], curve) for curve in curves[1:]},
         is_comparable,
         corpus_warnings,
-        (*corpus_warnings, *other_amounts(curves), *rests_on_seeds(curves, compared)),
+        (
+            *corpus_warnings,
+            *other_amounts(curves),
+            *(few_points(curves, compared) if at_bytes is None and all(is_comparable) else ()),
+            *rests_on_seeds(curves, compared),
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import csv
 import dataclasses
 import math
@@ -24,10 +25,24 @@ Text = tuple[int, bool]
 
 
 @dataclass(frozen=True)
+class TrainingLoss:
+    """The training loss of a run's steps, of those where it is finite. Units: bytes seen, bits per byte, seconds."""
+
+    bytes: tuple[float, ...] = ()
+    bits: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+
+    def mean(self, low: float, high: float) -> float | None:
+        """Mean bits of the steps that ended between two counts of bytes; None without one."""
+        first, last = bisect.bisect_left(self.bytes, low), bisect.bisect_right(self.bytes, high)
+        return float(np.mean(self.bits[first:last])) if first < last else None
+
+
+@dataclass(frozen=True)
 class Curve:
     """The validations of one run over one text, in order of bytes; a CSV tells only `bytes` and `val_bits`.
 
-    Units: bytes seen (ids of a uint16 corpus); val_bits are bits a byte; seconds of all steps until then.
+    Units: bytes seen (ids of a uint16 corpus); val_bits are bits per byte; seconds of all steps until then.
     text: what each of them predicted. fingerprints: of the corpora. others: validations of other texts.
     """
 
@@ -39,6 +54,7 @@ class Curve:
     config: Config | None = None
     fingerprints: tuple[str, ...] | None = None
     others: tuple[Curve, ...] = ()
+    training: TrainingLoss = TrainingLoss()
 
     @property
     def unit(self) -> str:
@@ -62,16 +78,16 @@ class Curve:
         return dataclasses.replace(chosen, others=tuple(dataclasses.replace(c, others=()) for c in others))
 
     def axis(self, by: str) -> tuple[float, ...]:
-        """The places of the validations: by "bytes", or by "seconds", which a CSV does not have."""
-        places: tuple[float, ...] | None = getattr(self, by)
-        return places or ()
+        """Where the validations were made: by "bytes", or by "seconds", which a CSV does not have."""
+        axis: tuple[float, ...] | None = getattr(self, by)
+        return axis or ()
 
-    def at(self, by: str, place: float) -> float | None:
-        """Bits a byte at a place between the first and the last validation; None outside."""
+    def at(self, by: str, point: float) -> float | None:
+        """Bits per byte at a point between the first and the last validation; None outside."""
         axis = self.axis(by)
-        if not axis or not axis[0] <= place <= axis[-1]:
+        if not axis or not axis[0] <= point <= axis[-1]:
             return None
-        return float(np.interp(place, axis, self.val_bits))
+        return float(np.interp(point, axis, self.val_bits))
 
     def reaches(self, by: str, val_bits: float) -> float | None:
         """Where the curve first comes down to a quality; None when it never does, or begins below it."""
@@ -88,8 +104,16 @@ class Curve:
 
 
 def over_one_text(curves: Sequence[Curve]) -> list[Curve]:
-    """The runs by their validations of the text that all of them have most of, else each by what it has most of."""
-    common = set.intersection(*(set(curve.texts) for curve in curves))
+    """The runs by their validations of one text that meet, of the text with most; else each by what it has most of.
+
+    Validations meet where the bytes of all runs' share a range, if only a point.
+    """
+    common = {
+        text
+        for text in set.intersection(*(set(curve.texts) for curve in curves))
+        if max(curve.texts[text].bytes[0] for curve in curves)
+        <= min(curve.texts[text].bytes[-1] for curve in curves)
+    }
 
     def count(text: Text | None, of: Sequence[Curve]) -> tuple[int, Text]:
         return sum(len(curve.texts[text].bytes) for curve in of), text or (0, False)
@@ -113,12 +137,17 @@ def read_curve(path: Path) -> Curve:
 def _from_run(path: Path) -> Curve:
     folder = RunFolder(path)
     config = with_absolute_sources(folder.read_config())
-    fingerprints = tuple(corpus["fingerprint"] for corpus in folder.read_record().get("corpora", ()))
+    record = folder.read_record()
+    validated = record.get("validation", record["corpora"])
+    fingerprints = tuple(corpus["fingerprint"] for corpus in validated)
     elapsed_s = 0.0
     texts: dict[Text, dict[float, tuple[float, float]]] = {}
+    steps: list[tuple[float, float, float]] = []
     for row in read_rows(folder.metrics):
-        if "step_s" in row:
+        if "loss_bits" in row:
             elapsed_s += row["step_s"]
+            if row["loss_bits"] is not None:
+                steps.append((row["bytes"], row["loss_bits"], elapsed_s))
         elif row["val_bits"] is not None:
             found_at = (elapsed_s, row["val_bits"])
             texts.setdefault((row["val_bytes"], row["whole"]), {})[row["bytes"]] = found_at
@@ -128,15 +157,17 @@ def _from_run(path: Path) -> Curve:
             "has no validation in its log yet",
             "let it reach its end, or train it with --eval-every",
         )
+    training = TrainingLoss(*zip(*steps, strict=True)) if steps else TrainingLoss()
     first, *others = (
         Curve(
             str(path),
             tuple(sorted(found)),
-            tuple(found[place][1] for place in sorted(found)),
-            tuple(found[place][0] for place in sorted(found)),
+            tuple(found[seen][1] for seen in sorted(found)),
+            tuple(found[seen][0] for seen in sorted(found)),
             text,
             config,
             fingerprints,
+            training=training,
         )
         for text, found in texts.items()
     )
@@ -152,7 +183,7 @@ def _from_csv(path: Path) -> Curve:
             if missing:
                 raise UserError(
                     str(path),
-                    f"is no run's folder and, as a CSV, has no column {' and '.join(sorted(missing))}",
+                    f"is not the folder of a run and, as a CSV, has no column {' and '.join(sorted(missing))}",
                     "name a run's folder, or a CSV with the columns bytes and val_bits",
                 )
             for row in reader:
@@ -166,9 +197,9 @@ def _from_csv(path: Path) -> Curve:
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), "is neither a run's folder nor a CSV", "name one of these") from error
     if not found:
-        raise UserError(str(path), "has no rows", "write one a validation: bytes,val_bits")
-    places = sorted(found)
-    return Curve(str(path), tuple(places), tuple(found[place] for place in places))
+        raise UserError(str(path), "has no rows", "write one line per validation: bytes,val_bits")
+    seen = sorted(found)
+    return Curve(str(path), tuple(seen), tuple(found[count] for count in seen))
 
 
 def _number(path: Path, line: int, row: dict[str, Any], column: str) -> float:
@@ -177,5 +208,5 @@ def _number(path: Path, line: int, row: dict[str, Any], column: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise UserError(f"{path}:{line}", f"{column} is {row[column]!r}, not a number", "mend that line")
+        raise UserError(f"{path}:{line}", f"{column} is {row[column]!r}, not a number", "correct that line")
     return number

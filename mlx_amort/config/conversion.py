@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 import types
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -26,13 +27,24 @@ _SOURCES_HINT = "write it as [a.txt:0.7, b.txt:0.3]"
 
 
 def parse_source(text: str) -> SourceConfig:
-    """A corpus as the command line names it: PATH, or PATH:WEIGHT when a number follows the last colon."""
+    """A corpus as the command line names it: PATH, or PATH:WEIGHT when a number follows the last colon.
+
+    A file or folder of the whole name goes before that.
+    """
     path, colon, tail = text.rpartition(":")
     try:
-        weight = float(tail) if colon else None
+        weight = float(tail) if colon and not _exists(text) else None
     except ValueError:
         weight = None
-    return SourceConfig(text) if weight is None else SourceConfig(path, weight)
+    return SourceConfig(text) if weight is None else SourceConfig(path, weight, given=text)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.lexists(os.path.expanduser(path))
+    # A NUL character, which is told of later.
+    except ValueError:
+        return False
 
 
 def current_name(key: str, value: Any) -> Any:
@@ -149,7 +161,7 @@ def _convert_source(entry: Any, key: str, where: str) -> SourceConfig:
         raise UserError(
             f"{key}{where}", "must be PATH, PATH:WEIGHT or {path: PATH, weight: WEIGHT}", _SOURCES_HINT
         )
-    declared = get_type_hints(SourceConfig)
+    declared = {name: kind for name, kind in get_type_hints(SourceConfig).items() if name != "given"}
     for name in entry:
         if name not in declared:
             raise UserError(f"{key}.{name}{where}", "no such key", did_you_mean(str(name), declared))

@@ -7,6 +7,7 @@ from typing import Final
 FLAG_OF: Final = {
     "model.trunk": "--trunk",
     "data.sources": "--data",
+    "data.validation": "--validation",
     "step.batch": "--batch",
     "step.chunks": "--chunks",
     "model.seq": "--seq",

@@ -18,6 +18,7 @@ from mlx_amort.config.checks import (
     nearest_multiples,
 )
 from mlx_amort.errors import UserError, assert_never
+from mlx_amort.ops.constants import CONVOLUTION_TAPS
 
 Trunk = Literal["hybrid", "dense", "recurrent", "patched"]
 BoundaryRule = Literal["every", "first"]
@@ -27,7 +28,6 @@ BlockLength = Literal["bytes", "slots"]
 BYTE_VALUES = 256
 LARGEST_VOCABULARY = 65_536
 LOCAL_BLOCKS = 2
-CONVOLUTION_WIDTH = 4
 # Far beyond any model, and small enough for what follows from them to be counted at once.
 LARGEST_LAYERS = 10_000
 LARGEST_WIDTH = 2**20
@@ -165,7 +165,7 @@ class ModelConfig:
             case "attention":
                 pass
             case "recurrent":
-                yield "conv", (3 * width, CONVOLUTION_WIDTH)
+                yield "conv", (3 * width, CONVOLUTION_TAPS)
                 yield "decay_w", (self.heads, width)
                 yield "decay_b", (self.heads,)
                 yield "o_norm", (self.head_width,)

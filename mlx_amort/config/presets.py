@@ -6,6 +6,9 @@ from pathlib import Path
 
 from mlx_amort.errors import UserError, did_you_mean
 
+DEFAULT_PRESET = "demo"
+"""What train, and what describes its data, takes where nothing else is named."""
+
 
 def preset_names() -> tuple[str, ...]:
     """Every preset there is, sorted."""

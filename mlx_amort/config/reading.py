@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -25,6 +26,8 @@ from mlx_amort.files import expand_home
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"
 BUILTIN = "builtin:"
+# A saved run without these was made by 0.1 and goes on with the bytes that it had.
+_DATA_OF_0_1 = {"validation_split": "tail", "raw": True}
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name != "preset")
 
@@ -76,16 +79,20 @@ def load(path: str | Path) -> Config:
 
 
 def from_dict(content: Mapping[str, Any], where: str = "") -> Config:
-    """The Config of nested plain values, the inverse of `to_dict`; what is absent keeps its default."""
+    """The Config of nested plain values, the inverse of `to_dict`; what is absent is what 0.1 did, or the default."""
     sections = dict(content)
     preset = _preset_of(sections, where)
+    if isinstance(sections.get("data"), Mapping):
+        sections["data"] = {**_DATA_OF_0_1, **sections["data"]}
     return _overlaid(Config(), _converted(sections, where), preset)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Nested plain values (dict, list, str, numbers, None) in the order of declaration, for YAML and JSON."""
     content = dataclasses.asdict(config)
-    content["data"]["sources"] = list(content["data"]["sources"])
+    content["data"]["sources"] = [
+        {"path": source.path, "weight": source.weight} for source in config.data.sources
+    ]
     return content
 
 
@@ -107,35 +114,33 @@ def differing_keys(one: Config, other: Config, sections: Sequence[str] = ("model
 
 def with_absolute_sources(config: Config) -> Config:
     """The configuration with its corpora named so that they are found from any folder, without `..` or links."""
+    data = config.data
     sources = tuple(
-        source
-        if source.path.startswith(BUILTIN)
-        else dataclasses.replace(source, path=_resolved(source.path))
-        for source in config.data.sources
+        dataclasses.replace(source, path=_absolute(source.path, "data.sources")) for source in data.sources
     )
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, sources=sources))
+    validation = None if data.validation is None else _absolute(data.validation, "data.validation")
+    return dataclasses.replace(config, data=dataclasses.replace(data, sources=sources, validation=validation))
 
 
-def _resolved(path: str) -> str:
-    try:
-        return str(expand_home(path).resolve())
-    # What Python before 3.13 says of links that lead in circles.
-    except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "links lead in circles"
-        raise UserError(f"corpus '{path}'", f"cannot be found ({why})", "name the file itself") from error
+def _absolute(path: str, key: str) -> str:
+    # Unlike Path.resolve, realpath lets a loop of links pass, which opening it tells.
+    return path if path.startswith(BUILTIN) else os.path.realpath(expand_home(path, f"{key} '{path}'"))
 
 
 def _with_sources_from(folder: Path, layer: Layer) -> Layer:
     """A file's layer with its relative corpora named from the current folder; `~` and builtin:NAME as they are."""
-    if "sources" not in layer.get("data", {}):
-        return layer
-    sources = tuple(
-        source
-        if source.path.startswith((BUILTIN, "~"))
-        else dataclasses.replace(source, path=str(folder / source.path))
-        for source in layer["data"]["sources"]
-    )
-    return {**layer, "data": {**layer["data"], "sources": sources}}
+
+    def named(path: str) -> str:
+        return path if path.startswith((BUILTIN, "~")) else str(folder / path)
+
+    data = dict(layer.get("data", {}))
+    if "sources" in data:
+        data["sources"] = tuple(
+            dataclasses.replace(source, path=named(source.path)) for source in data["sources"]
+        )
+    if data.get("validation") is not None:
+        data["validation"] = named(data["validation"])
+    return {**layer, "data": data} if data else layer
 
 
 def _preset_of(sections: dict[str, Any], where: str) -> str | None:

@@ -21,10 +21,10 @@ from mlx_amort.config.checks import (
 )
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Precision as Precision
 
 # Every window of a step, one after another, or only the last.
 Truncation = Literal["consecutive", "last"]
-Precision = Literal["bf16", "fp32", "bf16-pure"]
 OptimizerName = Literal["muon", "adamw"]
 # As in ops/newton_schulz.py, which knows no configurations.
 Coefficients = Literal["polar_express", "polar_express_nonic", "jordan"]
@@ -32,6 +32,7 @@ MuonDtype = Literal["float32", "bfloat16"]
 MuonScale = Literal["match_rms", "aspect_ratio"]
 ScheduleName = Literal["wsd", "cosine", "linear", "constant"]
 DataDtype = Literal["uint8", "uint16"]
+ValidationSplit = Literal["blocks", "tail"]
 
 # MLX counts the entries of an axis in 32 bits, JSON a whole number in 53.
 LARGEST_AXIS = 2**31 - 1
@@ -129,20 +130,26 @@ class ScheduleConfig:
         return self.base_lr / 10 if self.min_lr is None else self.min_lr
 
 
+def _check_path(key: str, path: str) -> None:
+    if not path:
+        raise UserError(key, "a source has an empty path", "name a file, a folder or builtin:docs")
+    if "\0" in path:
+        raise UserError(key, "a path holds a NUL character", "write the path again")
+
+
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus of a mix: a path or builtin:NAME, and its share of the rows relative to the others."""
+    """One corpus of a mix: a path or builtin:NAME, and its share of the rows relative to the others.
+
+    given: how the command line wrote it, PATH:WEIGHT, for messages; it is not saved.
+    """
 
     path: str
     weight: float = 1.0
+    given: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.path:
-            raise UserError(
-                "data.sources", "a source has an empty path", "name a file, a folder or builtin:docs"
-            )
-        if "\0" in self.path:
-            raise UserError("data.sources", "a path holds a NUL character", "write the path again")
+        _check_path("data.sources", self.path)
         if not 0 < self.weight <= LARGEST_WEIGHT:
             raise UserError(
                 f"data.sources: weight {self.weight:g} of '{self.path}'",
@@ -153,16 +160,25 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What is read: weighted corpora, how wide a unit is on disk, and the tail held out for validation."""
+    """What is read: weighted corpora, how wide a unit is on disk, and what is held out for validation.
+
+    A fraction of each corpus is held out, in blocks spread over it or as its tail; none of it where
+    `validation` names a file or folder of its own. `raw` reads a file as its bytes, whatever its kind.
+    """
 
     sources: tuple[SourceConfig, ...] = (SourceConfig("builtin:docs"),)
     dtype: DataDtype = "uint8"
     validation_fraction: float = 0.05
+    validation_split: ValidationSplit = "blocks"
+    validation: str | None = None
+    raw: bool = False
 
     def __post_init__(self) -> None:
         check_choices("data", self)
         if not self.sources:
             raise UserError("data.sources", "is empty", "name a file, a folder or builtin:docs")
+        if self.validation is not None:
+            _check_path("data.validation", self.validation)
         if not 0 < self.validation_fraction < 1:
             raise UserError(
                 f"data.validation_fraction={self.validation_fraction:g}",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from mlx_amort.config.presets import preset_names
+from mlx_amort.command_line import command, nearest_preset, setting_words
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.configuration import point_of
@@ -16,18 +15,16 @@ from mlx_amort.cost.profile_store import TIMELESS_MODEL_KEYS, identity_of, key_o
 from mlx_amort.cost.time.candidates import Candidate
 from mlx_amort.cost.time.cost_model import Fit
 
-# What the command line takes where no preset is named; its differences are spelled out.
-_NEAREST_PRESET = "demo"
-# The flag of each part of a configuration that a profile varies.
-_FLAGS = {
-    "batch": "batch",
-    "chunks": "chunks",
-    "seq": "seq",
-    "window": "window",
-    "accum": "accum",
-    "optimizer": "optimizer",
-    "precision": "precision",
-    "activation_checkpointing": "activation-checkpointing",
+# The key of each part of a configuration that a profile varies.
+_KEYS = {
+    "batch": "step.batch",
+    "chunks": "step.chunks",
+    "seq": "model.seq",
+    "window": "step.window",
+    "accum": "step.accum",
+    "optimizer": "optimizer.name",
+    "precision": "step.precision",
+    "activation_checkpointing": "step.activation_checkpointing",
 }
 
 
@@ -44,45 +41,38 @@ def train_command(
     if fit.setting.precision not in (None, *get_args(Precision)):
         return None
     model = record.get("identity")
-    point: dict[str, Any] = {key: getattr(choice, key) for key in _FLAGS if hasattr(choice, key)}
+    point: dict[str, Any] = {key: getattr(choice, key) for key in _KEYS if hasattr(choice, key)}
     point["precision"] = fit.setting.precision
-    words, known = ["mlx-amort", "train", "--preset", "NAME"], {}
+    words: list[str | Path] = ["--preset", "NAME"]
+    known: dict[str, Any] = {}
     if isinstance(model, dict):
-        preset = (record.get("model") or {}).get("preset")
-        preset = preset if preset in preset_names() else _NEAREST_PRESET
+        preset = nearest_preset((record.get("model") or {}).get("preset"))
         named = resolve(preset=preset)
         # The record's model has what a profile does not depend on and a run does.
         whole = {**(record.get("model") or {}), **model}
-        words, known = [*words[:-1], preset, *_model_settings(whole, named)], point_of(named).to_record()
+        words, known = ["--preset", preset, *_model_words(whole, named)], point_of(named).to_record()
     for key, value in point.items():
         if value is not None and (key not in known or known[key] != value):
-            words += _flag(_FLAGS[key], value)
-    words += ["--bytes", str(budget_bytes)]
+            words += setting_words(_KEYS[key], value)
+    words += setting_words("run.bytes", budget_bytes)
     # What `profile` left in its own place is found without being named.
     is_kept = file.absolute().is_relative_to(profiles_folder().absolute())
     if isinstance(model, dict) and _can_forecast(fit, choice) and not is_kept:
-        words += ["--profile", str(file)]
-    return shlex.join(words)
+        words += ["--profile", file]
+    return command("train", *words)
 
 
 def grid_command(record: Mapping[str, Any], file: Path) -> str:
     """The command that measures enough for a law: the grid of the same model, into the same folder."""
-    model, preset = {**record["model"], **record["identity"]}, record["model"].get("preset")
-    preset = preset if preset in preset_names() else _NEAREST_PRESET
-    words = ["mlx-amort", "profile", "--grid", "--preset", preset]
+    model = {**record["model"], **record["identity"]}
+    preset = nearest_preset(record["model"].get("preset"))
     named = resolve(preset=preset)
-    words += _model_settings(model, named)
+    words: list[str | Path] = ["--grid", "--preset", preset, *_model_words(model, named)]
     if model["seq"] != named.model.seq:
-        words += ["--seq", str(model["seq"])]
+        words += setting_words("model.seq", model["seq"])
     if not file.absolute().is_relative_to(profiles_folder().absolute()):
-        words += ["--out", str(file.parent)]
-    return shlex.join(words)
-
-
-def _flag(flag: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{'' if value else 'no-'}{flag}"]
-    return [f"--{flag}", str(value)]
+        words += ["--out", file.parent]
+    return command("profile", *words)
 
 
 def _can_forecast(fit: Fit, choice: Candidate) -> bool:
@@ -100,11 +90,11 @@ def _can_forecast(fit: Fit, choice: Candidate) -> bool:
     return not fit.is_rejected and fit.setting.differs(row) is None
 
 
-def _model_settings(model: Mapping[str, Any], preset: Config) -> list[str]:
+def _model_words(model: Mapping[str, Any], preset: Config) -> list[str]:
     known = identity_of(preset) | {key: getattr(preset.model, key) for key in TIMELESS_MODEL_KEYS}
     return [
         word
         for key, value in model.items()
         if key in known and known[key] != value
-        for word in ("--set", f"{key_of(key)}={str(value).lower() if isinstance(value, bool) else value}")
+        for word in setting_words(key_of(key), value)
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from mlx_amort import plots
 from mlx_amort.amounts import format_size, percent
 from mlx_amort.cost.configuration import point_of_record
+from mlx_amort.cost.memory.profile_estimates import estimates_of
 from mlx_amort.cost.profile_file import rows_from_records
 from mlx_amort.cost.sentences import describe_findings
 
@@ -29,7 +30,7 @@ def write_report(record: Record, folder: Path) -> Path:
         plots.residuals(record, folder / "residuals.png")
         pictures += ["cost_curve.png", "residuals.png"]
     if any(row.peak_bytes is not None for row in rows):
-        plots.memory(record, folder / "memory.png")
+        plots.memory(record, folder / "memory.png", estimates_of(record))
         pictures.append("memory.png")
     path = folder / "report.md"
     path.write_text(report_text(record, pictures), encoding="utf-8")

@@ -6,6 +6,7 @@ held-out bytes, as a model's is, so the two may be compared.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.amounts import printable_lines
-from mlx_amort.config.model import BYTE_VALUES
 from mlx_amort.data.corpus import PIECE_UNITS, Corpus, unit_name
-from mlx_amort.data.sources import Units
+from mlx_amort.data.parts import Units
+from mlx_amort.data.slots import Tally, is_boundary
 
 MOST_PIECES = 32
 ZLIB_UNITS = 4 << 20
@@ -24,25 +25,17 @@ SAMPLE_UNITS = 2000
 SAMPLE_LINES = 4
 SAMPLE_COLUMNS = 100
 
-# A boundary is neither an ASCII letter or digit nor a UTF-8 continuation byte (0x80 to 0xBF).
-BOUNDARY_CLASS = np.array(
-    [
-        not (chr(byte).isascii() and chr(byte).isalnum()) and not 0x80 <= byte <= 0xBF
-        for byte in range(BYTE_VALUES)
-    ]
-)
-
 
 def describe(corpus: Corpus, seq: int, patch_stride: int) -> dict[str, Any]:
     """Return the card of a corpus: plain numbers and strings, ready for JSON.
 
     Per boundary rule: density = boundaries / bytes; overflow_share = chunks with more boundaries than slots /
     chunks; unslotted_share = boundaries that own no slot / boundaries. `boundaries` is null for ids and for a
-    corpus shorter than one chunk.
+    corpus shorter than one chunk; zlib's figure is null where nothing is held out.
     Units: `*_bits` are bits per byte, per id for a uint16 corpus.
     """
     counts = np.zeros(np.iinfo(np.dtype(corpus.dtype)).max + 1, np.int64)
-    tallies = {"every": _Tally(), "first": _Tally()}
+    tallies = {"every": Tally(), "first": Tally()}
     slots = seq // patch_stride
     for piece in _spread_pieces(corpus, seq):
         counts += np.bincount(piece, minlength=len(counts))
@@ -50,16 +43,18 @@ def describe(corpus: Corpus, seq: int, patch_stride: int) -> dict[str, Any]:
             chunks = piece[: len(piece) // seq * seq].reshape(-1, seq)
             for rule, tally in tallies.items():
                 tally.add(is_boundary(chunks, rule).sum(axis=1), slots)
-    zlib_bits, zlib_units = _zlib_bits(corpus)
+    zlib_bits, zlib_units = _zlib_bits(corpus) if corpus.validation_units else (None, 0)
     return {
         "name": corpus.name,
         "unit": unit_name(corpus.dtype),
         "units": corpus.units,
         "files": len(corpus.parts),
-        "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in corpus.skipped],
+        "skipped": [dataclasses.asdict(skipped) for skipped in corpus.skipped],
+        "notes": list(corpus.notes),
         "fingerprint": corpus.fingerprint(),
         "train_units": corpus.train_units,
         "validation_units": corpus.validation_units,
+        "place_held_out": corpus.place_held_out,
         "measured_units": int(counts.sum()),
         "order0_entropy_bits": _entropy_bits(counts),
         "zlib_bits": zlib_bits,
@@ -75,7 +70,7 @@ def describe(corpus: Corpus, seq: int, patch_stride: int) -> dict[str, Any]:
 
 
 def zlib_bits_per_byte(corpora: Sequence[Corpus]) -> float:
-    """Return what zlib at level 9 needs a byte on the validation parts, a yardstick for the model's figure.
+    """Return what zlib at level 9 needs per byte on the validation parts, a yardstick for the model's figure.
 
     Each corpus is compressed on its own, up to the first 4 MiB of its validation part, and counts by the size
     of that part, as in a model's validation.
@@ -85,47 +80,13 @@ def zlib_bits_per_byte(corpora: Sequence[Corpus]) -> float:
     return float(np.average([_zlib_bits(corpus)[0] for corpus in corpora], weights=sizes))
 
 
-def is_boundary(chunks: Units, rule: str) -> npt.NDArray[np.bool_]:
-    """Mark every boundary of each chunk, or by rule `first` only the first of a run; byte 0 is always one.
-
-    Shapes: [chunks, S] -> [chunks, S].
-    """
-    in_class: npt.NDArray[np.bool_] = BOUNDARY_CLASS[chunks]
-    marked: npt.NDArray[np.bool_] = in_class.copy()
-    if rule == "first":
-        marked[:, 1:] &= ~in_class[:, :-1]
-    marked[:, :1] = True
-    return marked
-
-
-class _Tally:
-    """Boundaries against slots, summed over chunks."""
-
-    def __init__(self) -> None:
-        self.chunks = self.overflowing = self.boundaries = self.unslotted = 0
-
-    def add(self, boundaries: npt.NDArray[np.int64], slots: int) -> None:
-        self.chunks += len(boundaries)
-        self.overflowing += int((boundaries > slots).sum())
-        self.boundaries += int(boundaries.sum())
-        self.unslotted += int(np.maximum(boundaries - slots, 0).sum())
-
-    def shares(self, seq: int) -> dict[str, float | int]:
-        return {
-            "chunks": self.chunks,
-            "density": self.boundaries / (self.chunks * seq),
-            "overflow_share": self.overflowing / self.chunks,
-            "unslotted_share": self.unslotted / self.boundaries,
-        }
-
-
 def _spread_pieces(corpus: Corpus, seq: int) -> Iterator[Units]:
     """Yield the whole corpus, or evenly spaced pieces of it, each but the last a whole number of chunks."""
     piece_units = max(1, PIECE_UNITS // seq) * seq
     pieces = -(-corpus.units // piece_units)
     for index in np.unique(np.linspace(0, pieces - 1, min(pieces, MOST_PIECES)).round().astype(np.int64)):
         start = int(index) * piece_units
-        yield corpus.read(start, min(piece_units, corpus.units - start))
+        yield corpus.read_as_filed(start, min(piece_units, corpus.units - start))
 
 
 def _entropy_bits(counts: npt.NDArray[np.int64]) -> float:

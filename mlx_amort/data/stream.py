@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 
 from mlx_amort.data.corpus import Corpus, unit_name
-from mlx_amort.data.sources import Units
+from mlx_amort.data.parts import Units
 from mlx_amort.errors import UserError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.data.corpus import Corpus
-from mlx_amort.data.sources import Units
+from mlx_amort.data.parts import Units
 
 
 class ValidationChunk(NamedTuple):

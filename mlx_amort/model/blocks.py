@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from mlx_amort.ops.activations import silu_gate, softplus
 from mlx_amort.ops.attention import causal_attention
-from mlx_amort.ops.convolution import TAIL, causal_convolution
+from mlx_amort.ops.constants import CONVOLUTION_TAIL
+from mlx_amort.ops.convolution import causal_convolution
 from mlx_amort.ops.linear_attention import gla_chunkwise
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import take_rows
@@ -99,5 +100,5 @@ def _convolve_stream(
             tail = mx.contiguous(joined[:, slots:])
         else:
             used = valid.reshape(rows, chunks, slots)[:, chunk].astype(mx.int32).sum(axis=1, keepdims=True)
-            tail = take_rows(joined, used + mx.arange(TAIL, dtype=mx.int32))
+            tail = take_rows(joined, used + mx.arange(CONVOLUTION_TAIL, dtype=mx.int32))
     return mx.stack(mixed, axis=1).reshape(count, slots, width), tail

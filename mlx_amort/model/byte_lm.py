@@ -22,7 +22,7 @@ from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.accumulation import adding_to
 from mlx_amort.ops.attention import scores_dominate
-from mlx_amort.ops.convolution import TAIL
+from mlx_amort.ops.constants import CONVOLUTION_TAIL, Precision
 from mlx_amort.ops.embedding import cross_entropy, embed
 from mlx_amort.ops.normalization import rms_norm
 from mlx_amort.ops.patching import assign_slots, gather_slots, is_boundary, scatter_slots
@@ -67,7 +67,7 @@ class ByteLM:
     """
 
     config: ModelConfig
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     activation_checkpointing: bool = False
 
     def init_weights(self, seed: int) -> Weights:
@@ -102,7 +102,7 @@ class ByteLM:
         width = config.head_width
         compute = policy_of(self.precision).compute
         memory = mx.zeros((rows, config.heads, width, width))
-        tail = mx.zeros((rows, TAIL, 3 * config.hidden), dtype=compute)
+        tail = mx.zeros((rows, CONVOLUTION_TAIL, 3 * config.hidden), dtype=compute)
         return [(memory, tail) for kind in config.block_kinds if kind == "recurrent"]
 
     def hidden(

@@ -19,13 +19,10 @@ from typing import cast
 
 import mlx.core as mx
 
+from mlx_amort.ops.constants import CPU_QUERY_BLOCK, GPU_QUERY_BLOCK
 from mlx_amort.ops.elementary import exp_nonpositive, row_max, row_sum
 from mlx_amort.ops.paths import active_path, fence
 from mlx_amort.ops.recompute import held_back
-
-# On the CPU a smaller block skips more of the masked half; a GPU wants fewer, larger products.
-CPU_QUERY_BLOCK = 128
-GPU_QUERY_BLOCK = 256
 
 Tile = tuple[int, int, int, int]
 """Queries [start, end) and keys [key_start, key_end); masked when both ranges are the same."""

@@ -6,11 +6,11 @@ from typing import cast
 
 import mlx.core as mx
 
+from mlx_amort.ops.constants import CONVOLUTION_TAIL as TAIL
+from mlx_amort.ops.constants import CONVOLUTION_TAPS as TAPS
 from mlx_amort.ops.paths import active_path, fence
 from mlx_amort.ops.recompute import held_back, held_far_back
 
-TAPS = 4
-TAIL = TAPS - 1
 # The gradient is computed in up to so many tiles, one after another, of so many positions at least.
 _MOST_TILES = 4
 _LEAST_TILE = 256

@@ -10,6 +10,7 @@ from typing import cast
 
 import mlx.core as mx
 
+from mlx_amort.ops.constants import FOLD
 from mlx_amort.ops.paths import active_path, fence
 
 # exp(x) = p(x)^8 with p of degree 7, fitted so that p^8 is exp to 4e-8 on [-40, 0] and 1e-20 at the clamp;
@@ -24,7 +25,6 @@ _EXP = (
     2.58811911e-11,
 )
 _SMALLEST_EXPONENT = -40.0
-FOLD = 32
 
 
 @mx.custom_function

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from mlx_amort.ops.constants import SUB_CHUNK
 from mlx_amort.ops.elementary import exp_nonpositive
 from mlx_amort.ops.paths import fence
 from mlx_amort.ops.recompute import recomputed
 
-SUB_CHUNK = 64
 _SMALLEST_LOG_DECAY = -40.0
 
 

@@ -11,26 +11,18 @@ from typing import cast
 
 import mlx.core as mx
 
-
-def _is_boundary_class(tokens: mx.array) -> mx.array:
-    """Neither an ASCII letter or digit nor a UTF-8 continuation byte."""
-    lower = tokens | 0x20
-    letter = (lower >= ord("a")) & (lower <= ord("z"))
-    digit = (tokens >= ord("0")) & (tokens <= ord("9"))
-    continuation = (tokens >= 0x80) & (tokens <= 0xBF)
-    # Folding case cannot turn a byte above 0x7F into a letter: the high bit stays.
-    return ~(letter | digit | continuation)
+from mlx_amort.ops.boundary_class import BOUNDARY_CLASS
 
 
 def is_boundary(tokens: mx.array, rule: str) -> mx.array:
     """Which bytes of a chunk open a slot; its first byte always does.
 
     `every`: each byte of the boundary class. `first`: only those whose predecessor is not of that class.
-    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer. Raises: ValueError for another rule.
+    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer, values below 256. Raises: ValueError for another rule.
     """
     if rule not in ("every", "first"):
         raise ValueError(f"boundary rule {rule!r} is neither 'every' nor 'first'")
-    boundary = _is_boundary_class(tokens)
+    boundary = mx.take(mx.array(BOUNDARY_CLASS), tokens)
     first_byte = mx.arange(tokens.shape[1]) == 0
     if rule == "first":
         follows = mx.concatenate([mx.zeros_like(boundary[:, :1]), boundary[:, :-1]], axis=1)

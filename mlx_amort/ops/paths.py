@@ -14,27 +14,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Literal
 
 import mlx.core as mx
 
-Path = Literal["cpu", "metal", "cuda"]
+from mlx_amort.ops.constants import Backend
 
-_forced: ContextVar[Path | None] = ContextVar("forced_path", default=None)
+_forced: ContextVar[Backend | None] = ContextVar("forced_path", default=None)
 
 
-def active_path() -> Path:
-    """The path of the default device, or the one forced by `forced_path`."""
-    forced = _forced.get()
-    if forced is not None:
-        return forced
-    if mx.default_device() == mx.Device(mx.cpu):
+def device_path() -> Backend:
+    """The backend of MLX's default device."""
+    if mx.default_device().type == mx.cpu:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
 
 
+def active_path() -> Backend:
+    """The path of the default device, or the one forced by `forced_path`."""
+    forced = _forced.get()
+    return device_path() if forced is None else forced
+
+
 @contextmanager
-def forced_path(path: Path) -> Iterator[None]:
+def forced_path(path: Backend) -> Iterator[None]:
     """Trace what is called inside with `path`, whatever the device; for tests and comparisons."""
     token = _forced.set(path)
     try:

@@ -19,10 +19,11 @@ from typing import cast
 import mlx.core as mx
 
 from mlx_amort.ops.activations import gelu, gelu_gradient
+from mlx_amort.ops.constants import BFLOAT16_BYTES, FLOAT32_BYTES, WIDTHS, Precision
 from mlx_amort.ops.paths import active_path
 from mlx_amort.ops.recompute import held_back
 
-POLICIES = ("fp32", "bf16", "bf16-pure")
+_DTYPES = {FLOAT32_BYTES: mx.float32, BFLOAT16_BYTES: mx.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,10 @@ class Policy:
     gradients: mx.Dtype
 
 
-def policy_of(name: str) -> Policy:
-    """The policy called `name`: fp32, bf16 or bf16-pure. Raises: KeyError for another name."""
-    return {
-        "fp32": Policy(mx.float32, mx.float32, mx.float32),
-        "bf16": Policy(mx.float32, mx.bfloat16, mx.float32),
-        "bf16-pure": Policy(mx.bfloat16, mx.bfloat16, mx.bfloat16),
-    }[name]
+def policy_of(name: Precision) -> Policy:
+    """The policy called `name`, in the dtypes of its widths."""
+    widths = WIDTHS[name]
+    return Policy(_DTYPES[widths.weights], _DTYPES[widths.compute], _DTYPES[widths.gradients])
 
 
 def operand(x: mx.array) -> mx.array:

@@ -1,217 +1,281 @@
-"""The cost curve and the residuals of a profile's fit."""
+"""The cost curve of a profile's fit: what a step costs, and what it buys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
-from mlx_amort.plots.configurations import bytes_per_step_of, colour_of, key_of, measured_s_of, short_name
+from mlx_amort.plots.configurations import (
+    CostPoint,
+    FittedModel,
+    Record,
+    chosen_of,
+    colour_of,
+    fitted_model_of,
+    held_out_of,
+    not_fitted_of,
+    origin_of,
+    slower_visits_of,
+)
 from mlx_amort.plots.figure import (
+    DASHED,
+    DOTTED,
     GREY,
     INK,
-    Record,
+    Floats,
+    add_legend,
+    drawing,
     log_bytes,
-    new_figure,
-    save_figure,
+    log_values,
     set_labels,
-    thousands,
 )
+from mlx_amort.plots.lettering import PrefixFormatter
+
+# A ceiling this far above every point would press them flat against the axis: it is named, not drawn.
+FAR_CEILING = 2.5
 
 
 def cost_curve(record: Record, path: Path) -> None:
-    """Two panels against bytes a step: step time with the fitted lines, and rate with the ceiling.
+    """Two panels against bytes per step: step time with the fitted lines and their interval, and rate.
 
-    record: profile.json with its fit; its `chosen` configuration, when there is one, is ringed; its
-    `held_out` rows are drawn as diamonds.
+    record: profile.json with its fit; its `chosen` configuration, when there is one, is ringed; its `held_out` rows
+    are drawn as open diamonds. A rejected cost model is drawn faintly, without interval and ceiling.
     """
-    fit, points = record["fit"], record["fit"]["points"]
-    figure, (times, rates) = new_figure(11.0, 4.8, panels=2)
-    sizes = [point["bytes_per_step"] for point in points]
-    extent = (min(sizes), max(sizes))
-    for optimizer, c0_s in fit["c0_s"].items():
-        own = [point for point in points if point["optimizer"] == optimizer]
-        _draw_law(times, rates, optimizer, own, c0_s, fit["third_term"], fit["c1_us_per_byte"] * 1e-6, extent)
-    _draw_others(times, rates, record)
-    _draw_chosen(times, rates, record)
-    times.set_xlim(0, max(sizes) * 1.1)
-    times.set_ylim(0, 1.12 * max(point["measured_s"] for point in points))
-    times.xaxis.set_major_formatter(FuncFormatter(thousands))
-    doubt = ": the law is in doubt" if fit["is_doubtful"] else ""
-    doubt = ": the law is rejected" if fit["law"] == "rejected" else doubt
-    set_labels(times, f"What a step costs{doubt}", "bytes a step, T", "step time (s)")
-    log_bytes(rates, sizes)
-    rates.yaxis.set_major_formatter(FuncFormatter(thousands))
-    top = max(p["bytes_per_step"] / p["measured_s"] for p in points)
-    ceiling = fit["ceiling_bytes_per_s"]
-    if ceiling:
-        text = f"ceiling 1/c1 = {ceiling:,.0f} bytes/s"
-        # A ceiling far above all points would press them flat against the axis: it is then named, not drawn.
-        if ceiling > 2.5 * top:
-            text = f"{text}, far above"
-        else:
-            text = f"dashed: {text}"
-            top = max(top, ceiling)
-            rates.axhline(ceiling, color=INK, linewidth=1.0, linestyle=(0, (5, 3)))
-        # Curves rise to the ceiling from below, or fall to it where c0 is negative: the side far from them is free.
-        left, side = (0.98, "right") if min(fit["c0_s"].values()) < 0 else (0.02, "left")
-        rates.text(left, 0.98, text, fontsize=9, color=INK, ha=side, va="top", transform=rates.transAxes)
-    rates.set_ylim(0, top * 1.2)
-    set_labels(rates, "What it buys", "bytes a step, T (log scale)", "rate (bytes/s)")
-    figure.legend(
-        *times.get_legend_handles_labels(), fontsize=9, frameon=False, loc="outside lower center", ncols=3
-    )
-    save_figure(figure, path)
-
-
-def _draw_law(
-    times: Axes,
-    rates: Axes,
-    optimizer: str,
-    points: Sequence[Record],
-    c0_s: float,
-    third_term: Record | None,
-    c1_s_per_byte: float,
-    extent: tuple[float, float],
-) -> None:
-    """One optimizer's points and line in both panels; with a third cost, a line each for its least and most units."""
-    colour = colour_of(optimizer)
-    third, unit, third_s, counts = "", "", 0.0, [0]
-    if third_term:
-        unit, third_s = third_term["unit"], third_term["s"]
-        third = f" + {third_s * 1e3:.3g} ms/{unit}"
-        counts = sorted({point[f"{unit}s_per_step"] for point in points})
-    label = f"{optimizer}: {c0_s:.3g} s{third} + {c1_s_per_byte * 1e6:.3g} µs/byte · T"
-    smallest, largest = extent
-    sizes = np.geomspace(smallest / 2, largest * 1.6, 300)
-    straight = np.array([0.0, largest * 1.1])
-    # The least and the most: a line for each count between them hides the points.
-    for count in dict.fromkeys((counts[0], counts[-1])):
-        own_s = c0_s + count * third_s
-        is_first = count == counts[0]
-        style: dict[str, Any] = {
-            "color": colour,
-            "linewidth": 1.4,
-            "linestyle": "-" if is_first else (0, (2, 2)),
-        }
-        times.plot(straight, own_s + c1_s_per_byte * straight, **style, label=label if is_first else None)
-        modelled = own_s + c1_s_per_byte * sizes
-        rates.plot(sizes[modelled > 0], (sizes / modelled)[modelled > 0], **style)
-        if not is_first:
-            middle = sizes[len(sizes) // 2]
-            rates.annotate(
-                f"{optimizer}, {count} {unit}s",
-                (middle, middle / (own_s + c1_s_per_byte * middle)),
-                (6, -12),
-                textcoords="offset points",
-                fontsize=8,
-                color=colour,
-            )
-    x = np.array([point["bytes_per_step"] for point in points])
-    y = np.array([point["measured_s"] for point in points])
-    dots: dict[str, Any] = {
-        "color": colour,
-        "markersize": 5.5,
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.7,
+    model = fitted_model_of(record)
+    others = {
+        "held out: predicted, then measured": held_out_of(record),
+        "not fitted (other setting)": not_fitted_of(record),
+        "a slower visit": slower_visits_of(record),
     }
-    times.plot(x, y, "o", **dots)
-    rates.plot(x, x / y, "o", **dots)
+    with drawing(path, 11.0, 5.2, panels=2, title=origin_of(record)) as (figure, (times, rates)):
+        unit_s, unit = (1.0, "s") if _median_s(model) >= 1.0 else (1e-3, "ms")
+        everything = [*model.points, *(point for points in others.values() for point in points)]
+        extent, _ = _coordinates(everything)
+        sizes = np.geomspace(extent.min() / 1.5, extent.max() * 1.5, 300)
+        for optimizer in model.c0_s:
+            _draw_model(times, rates, model, optimizer, sizes, unit_s, unit)
+        _draw_points(times, rates, model.points, unit_s)
+        _draw_others(times, rates, others, unit_s)
+        for optimizer in model.c0_s:
+            _draw_interval(times, rates, model, optimizer, sizes, unit_s)
+        _draw_ceiling(rates, model)
+        _draw_chosen(times, rates, chosen_of(record), model, unit_s, unit)
+        _set_axes(times, rates, model, everything, unit_s)
+        verdict = ": the cost model is in doubt" if model.is_doubtful else ""
+        verdict = ": the cost model is rejected" if model.is_rejected else verdict
+        set_labels(
+            times,
+            f"What a step costs{verdict}",
+            "bytes per step, T (Ki = 1,024)",
+            f"step time ({unit}), log scale",
+        )
+        set_labels(rates, "What it buys", "bytes per step, T (Ki = 1,024)", "rate (bytes/s)")
+        add_legend(figure, (times, rates))
 
 
-def _draw_others(times: Axes, rates: Axes, record: Record) -> None:
-    """Held-out configurations as diamonds; rows of another setting as crosses and slower visits as dots, in grey."""
-    held_out = [row for row in record.get("held_out") or [] if row.get("measured_s")]
-    kept_out = {key_of(row) for row in record["fit"]["kept_out"] if "status" not in row["reason"]}
-    others = [row for row in record["rows"] if key_of(row) in kept_out and measured_s_of(row)]
-    diamond = {"marker": "D", "color": "none", "markeredgecolor": INK, "markersize": 6.5}
-    cross = {"marker": "x", "color": GREY, "markersize": 5.5}
-    dot = {"marker": ".", "color": GREY, "markersize": 3.5, "zorder": 1}
-    kinds: tuple[tuple[list[Record], dict[str, Any], str], ...] = (
-        (held_out, diamond, "held out"),
-        (others, cross, "not fitted (other setting)"),
-        (record["fit"].get("slower_visits", []), dot, "a slower visit"),
-    )
-    for rows, style, label in kinds:
-        if rows:
-            x = np.array([bytes_per_step_of(row) for row in rows])
-            y = np.array([row.get("measured_s") or measured_s_of(row) for row in rows])
-            times.plot(x, y, linestyle="none", label=label, **style)
-            rates.plot(x, x / y, linestyle="none", label=label, **style)
+def _median_s(model: FittedModel) -> float:
+    return float(np.median([point.measured_s for point in model.points]))
 
 
-def _draw_chosen(times: Axes, rates: Axes, record: Record) -> None:
-    chosen = record.get("chosen")
-    if not chosen:
+def _predicted_s(model: FittedModel, optimizer: str, units: int, sizes: Floats) -> Floats:
+    own_s = model.c0_s[optimizer].value + units * model.unit_s.value
+    return np.asarray(own_s + model.c1_s_per_byte.value * sizes, dtype=np.float64)
+
+
+def _draw_model(
+    times: Axes, rates: Axes, model: FittedModel, optimizer: str, sizes: Floats, unit_s: float, unit: str
+) -> None:
+    """One optimizer's line in both panels; with a third term, lines for its fewest and its most units per step."""
+    weight, opacity = (1.0, 0.4) if model.is_rejected else (1.6, 0.65 if model.is_doubtful else 1.0)
+    counts = _counts(model, optimizer)
+    for units in dict.fromkeys((counts[0], counts[-1])):
+        is_first = units == counts[0]
+        label = _formula(model, optimizer, unit_s, unit)
+        if model.unit:
+            per_step = f"{units:,} {model.unit}{'' if units == 1 else 's'} per step"
+            kind = "dashed" if model.is_rejected else "solid"
+            label = f"{label}\n({kind}: {per_step})" if is_first else f"{optimizer} (dotted: {per_step})"
+        modelled = _predicted_s(model, optimizer, units, sizes)
+        modelled[modelled <= 0] = np.nan
+        first = DASHED if model.is_rejected else "-"
+        for axis, values in ((times, modelled / unit_s), (rates, sizes / modelled)):
+            axis.plot(
+                sizes,
+                values,
+                color=colour_of(optimizer),
+                linewidth=weight,
+                alpha=opacity,
+                linestyle=first if is_first else DOTTED,
+                label=label,
+            )
+
+
+def _counts(model: FittedModel, optimizer: str) -> list[int]:
+    return sorted({point.units for point in model.points if point.optimizer == optimizer}) or [0]
+
+
+def _draw_interval(
+    times: Axes, rates: Axes, model: FittedModel, optimizer: str, sizes: Floats, unit_s: float
+) -> None:
+    units = _counts(model, optimizer)[0]
+    half = interval_s(model, optimizer, units, sizes)
+    if half is None or model.is_rejected:
         return
-    match = [point for point in record["fit"]["points"] if key_of(point) == key_of(chosen)]
-    step_s = match[0]["measured_s"] if match else chosen.get("step_s")
-    if not step_s:
-        return
-    x, ceiling = bytes_per_step_of(chosen), record["fit"]["ceiling_bytes_per_s"]
-    share = f"\n{x / step_s / ceiling:.0%} of the ceiling" if ceiling else ""
-    name = f"chosen: {short_name(chosen)} {chosen['optimizer']}"
-    # Both curves rise to the right: the line leaves the upper left corner free, the rate the lower right one.
-    for axis, y, note, corner, side in (
-        (times, step_s, f"{step_s:.3g} s", (0.03, 0.96), ("left", "top")),
-        (rates, x / step_s, f"{x / step_s:,.0f} bytes/s{share}", (0.97, 0.04), ("right", "bottom")),
+    modelled = _predicted_s(model, optimizer, units, sizes)
+    # Where a line or its interval goes below zero there is no time to draw.
+    low = np.maximum(modelled - half, 1e-3 * np.abs(modelled))
+    high = np.maximum(modelled + half, low)
+    label, colour = f"{model.confidence:.0%} interval of a solid line", colour_of(optimizer)
+    for axis, one, other in (
+        (times, low / unit_s, high / unit_s),
+        (rates, sizes / high, sizes / low),
     ):
-        axis.scatter([x], [y], facecolors="none", edgecolors=INK, s=130, linewidths=1.4, zorder=5)
-        axis.annotate(
-            f"{name}\n{note}",
-            (x, y),
-            corner,
-            textcoords="axes fraction",
-            fontsize=9,
-            color=INK,
-            ha=side[0],
-            va=side[1],
-            arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.7, "shrinkA": 4, "shrinkB": 6},
-        )
+        axis.fill_between(sizes, one, other, color=colour, alpha=0.15, linewidth=0, zorder=0.5, label=label)
 
 
-def residuals(record: Record, path: Path) -> None:
-    """Every point's error, fitted and left out, one line a configuration; held-out predictions below them.
+def _formula(model: FittedModel, optimizer: str, unit_s: float, unit: str) -> str:
+    """An optimizer's line in one unit of time: 1 µs/byte is 1 ms/kB is 1 s/MB."""
+    prefix, many = ("M", 1e6) if unit == "s" else ("k", 1e3)
+    c0, per_bytes = model.c0_s[optimizer].value / unit_s, model.c1_s_per_byte.value / unit_s * many
+    third = f" + {model.unit_s.value / unit_s:.3g} {unit}/{model.unit}" if model.unit else ""
+    return f"{optimizer}: {c0:.3g} {unit}{third} + {per_bytes:.3g} {unit}/{prefix}B · T"
 
-    record: profile.json with its fit.
+
+def interval_s(model: FittedModel, optimizer: str, units: int, sizes: Floats) -> Floats | None:
+    """Half the width of a line's interval at `sizes`; None where the coefficients have no finite intervals.
+
+    half² = xᵀ D R D x with x the line's columns, D the half widths of the coefficients, and R their correlations in
+    relative least squares at the fitted points (columns / t).
     """
-    fit = record["fit"]
-    points = sorted(
-        fit["points"], key=lambda p: (p["optimizer"], p["bytes_per_step"], p["batch"]), reverse=True
-    )
-    held_out = [row for row in record.get("held_out") or [] if row.get("measured_s")]
-    names = [f"{short_name(row)} {row['optimizer']}" for row in held_out] + [
-        f"{short_name(p)} {p['optimizer']}" for p in points
+    optimizers = list(model.c0_s)
+    halves = [
+        *(c0.half_width for c0 in model.c0_s.values()),
+        model.c1_s_per_byte.half_width,
+        *([model.unit_s.half_width] if model.unit else []),
     ]
-    figure, (axis,) = new_figure(7.2, 1.5 + 0.27 * len(names))
-    axis.axvline(0, color=INK, linewidth=1.0)
-    for place, point in enumerate(points, start=len(held_out)):
-        colour, fitted = colour_of(point["optimizer"]), 100 * point["relative_error"]
-        without = point["leave_one_out_error"]
-        if without is not None:
-            axis.plot([fitted, 100 * without], [place, place], color=colour, linewidth=1.0)
-            axis.plot(100 * without, place, "o", color="white", markeredgecolor=colour, markersize=6.5)
-        axis.plot(fitted, place, "o", color=colour, markersize=5)
-    for place, row in enumerate(held_out):
-        error = row["predicted_s"] / row["measured_s"] - 1.0
-        axis.plot(100 * error, place, "D", color="none", markeredgecolor=INK, markersize=6.5)
-    axis.plot([], [], "o", color=INK, markersize=5, label="fitted")
-    axis.plot([], [], "o", color="white", markeredgecolor=INK, markersize=6.5, label="left out of the fit")
-    if held_out:
-        axis.plot(
-            [], [], "D", color="none", markeredgecolor=INK, markersize=6.5, label="held out, predicted first"
+    if None in halves:
+        return None
+
+    def columns(name: str, sizes: Floats, units: Sequence[int] | Floats) -> Floats:
+        shown = [np.full(len(sizes), float(name == each)) for each in optimizers]
+        return np.column_stack(
+            [*shown, sizes, *([np.asarray(units, dtype=np.float64)] if model.unit else [])]
         )
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(-0.6, len(names) - 0.4)
-    reach = max(1.0, 1.15 * max(abs(bound) for bound in axis.get_xlim()))
-    axis.set_xlim(-reach, reach)
-    axis.grid(True, axis="y", color="#F0F0F0")
-    fitted, without = fit["max_relative_error"], fit["leave_one_out_error"]
-    title = f"How far the law is off: at most {fitted:.1%} fitted, {without:.1%} left out"
-    set_labels(axis, title, "(predicted − measured) / measured, %", "")
-    figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=3)
-    save_figure(figure, path)
+
+    fitted = [
+        columns(point.optimizer, np.array([float(point.bytes_per_step)]), [point.units]) / point.measured_s
+        for point in model.points
+    ]
+    design = np.concatenate(fitted)
+    lengths = np.linalg.norm(design, axis=0)
+    if not np.all(lengths > 0):
+        return None
+    covariance = np.linalg.pinv((design / lengths).T @ (design / lengths))
+    scale = np.sqrt(np.diag(covariance))
+    if not np.all(scale > 0):
+        return None
+    x = columns(optimizer, sizes, np.full(len(sizes), float(units))) * np.array(halves, dtype=np.float64)
+    variance = np.einsum("ni,ij,nj->n", x, covariance / np.outer(scale, scale), x)
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0)), dtype=np.float64)
+
+
+def _draw_ceiling(rates: Axes, model: FittedModel) -> None:
+    ceiling = model.ceiling_bytes_per_s
+    if not ceiling or model.is_rejected:
+        return
+    label = f"ceiling 1/c1 = {ceiling:,.0f} bytes/s"
+    if ceiling > FAR_CEILING * _fastest(model):
+        rates.plot([], [], color=INK, linewidth=1.0, linestyle=DASHED, label=f"{label}, above the panel")
+    else:
+        rates.axhline(ceiling, color=INK, linewidth=1.0, linestyle=DASHED, label=label)
+
+
+def _fastest(model: FittedModel) -> float:
+    return max(point.bytes_per_step / point.measured_s for point in model.points)
+
+
+def _draw_points(times: Axes, rates: Axes, points: Sequence[CostPoint], unit_s: float) -> None:
+    for optimizer in dict.fromkeys(point.optimizer for point in points):
+        own = [point for point in points if point.optimizer == optimizer]
+        x, t = _coordinates(own)
+        for axis, values in ((times, t / unit_s), (rates, x / t)):
+            axis.plot(
+                x,
+                values,
+                "o",
+                color=colour_of(optimizer),
+                markersize=5.5,
+                markeredgecolor="white",
+                markeredgewidth=0.7,
+                label=f"{optimizer}, measured and fitted",
+            )
+
+
+def _draw_others(times: Axes, rates: Axes, others: dict[str, list[CostPoint]], unit_s: float) -> None:
+    """What was not fitted: held out (open diamonds), of another setting (crosses), slower visits (dots)."""
+    marks = (("D", INK, 6.0), ("x", GREY, 5.5), (".", GREY, 3.5))
+    for (label, points), (marker, colour, size) in zip(others.items(), marks, strict=True):
+        if not points:
+            continue
+        x, t = _coordinates(points)
+        for axis, values in ((times, t / unit_s), (rates, x / t)):
+            axis.plot(
+                x,
+                values,
+                marker,
+                color=colour,
+                markerfacecolor="none",
+                markersize=size,
+                zorder=1 if marker == "." else 2.2,
+                label=label,
+            )
+
+
+def _coordinates(points: Sequence[CostPoint]) -> tuple[Floats, Floats]:
+    x = np.array([float(point.bytes_per_step) for point in points])
+    return x, np.array([point.measured_s for point in points])
+
+
+def _set_axes(
+    times: Axes, rates: Axes, model: FittedModel, everything: Sequence[CostPoint], unit_s: float
+) -> None:
+    x, t = _coordinates(everything)
+    for axis in (times, rates):
+        log_bytes(axis, [float(x.min()), float(x.max())])
+    spare = min(1.6, (t.max() / t.min()) ** 0.25 + 0.02)
+    log_values(times, float(t.min()) / unit_s / spare, float(t.max()) / unit_s * spare)
+    top = float((x / t).max())
+    if model.ceiling_bytes_per_s and model.ceiling_bytes_per_s <= FAR_CEILING * _fastest(model):
+        top = max(top, model.ceiling_bytes_per_s)
+    rates.set_ylim(0, 1.12 * top)
+    rates.yaxis.set_major_formatter(PrefixFormatter())
+
+
+def _draw_chosen(
+    times: Axes, rates: Axes, chosen: CostPoint | None, model: FittedModel, unit_s: float, unit: str
+) -> None:
+    """A ring, with its figures in the legend: a label in the panel would lie on something sooner or later."""
+    if chosen is None:
+        return
+    rate = chosen.bytes_per_step / chosen.measured_s
+    share = f", {rate / model.ceiling_bytes_per_s:.0%} of the ceiling" if model.ceiling_bytes_per_s else ""
+    label = (
+        f"chosen: {chosen.optimizer} {chosen.name}, {chosen.measured_s / unit_s:.3g} {unit}\n"
+        f"({rate:,.0f} bytes/s{share})"
+    )
+    for axis, y in ((times, chosen.measured_s / unit_s), (rates, rate)):
+        axis.plot(
+            chosen.bytes_per_step,
+            y,
+            "o",
+            color="none",
+            markeredgecolor=INK,
+            markeredgewidth=1.3,
+            markersize=12,
+            zorder=5,
+            linestyle="none",
+            label=label,
+        )

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from mlx_amort.command_line import command
 from mlx_amort.errors import UserError
 from mlx_amort.files import HIDDEN
 
@@ -26,9 +27,9 @@ def how_to_go_on(run_folder: Path) -> str:
     try:
         complete = complete_checkpoints(run_folder)
     except UserError:
-        return f"go on: mlx-amort train --resume {run_folder}"
+        return f"go on: {command('train', '--resume', run_folder)}"
     newest = f"from {complete[-1]}" if complete else "from the beginning, for no checkpoint was saved yet"
-    return f"go on {newest}: mlx-amort train --resume {run_folder}"
+    return f"go on {newest}: {command('train', '--resume', run_folder)}"
 
 
 def complete_checkpoints(run_folder: Path, kind: str = CHECKPOINTS) -> list[Path]:
@@ -78,7 +79,7 @@ def best_checkpoint(run_folder: Path) -> Path:
     complete = complete_checkpoints(run_folder, BEST)
     if not complete:
         why = "has kept no best checkpoint" if run_folder.is_dir() else "no such folder"
-        todo = "train with --eval-every STEPS --set run.keep_best=true, or leave out --best"
+        todo = "train with --eval-every and --set run.keep_best=true, or leave out --best"
         raise UserError(f"run {run_folder}", why, todo)
     return complete[-1]
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import shlex
-import shutil
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size
-from mlx_amort.streams import write
+from mlx_amort.command_line import command
+from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import StepRow, ValidationRow
 from mlx_amort.train.pace import Change, Forecast, Pace
@@ -26,7 +23,6 @@ from mlx_amort.train.validation_budget import bytes_to_validate
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
-_TO_LINE_START, _CLEAR_TO_END = "\r", "\x1b[K"
 
 
 class Console:
@@ -39,12 +35,10 @@ class Console:
     def __init__(
         self, progress: TextIO, outcome: TextIO, is_quiet: bool = False, as_json: bool = False
     ) -> None:
-        self._stream = progress
         self._outcome = outcome
         self._is_quiet = is_quiet
         self._as_json = as_json
-        self._is_terminal = progress.isatty()
-        self._printed_at = -math.inf
+        self._moving = MovingLine(progress, SECONDS_BETWEEN_LINES)
         self._waiting: str | None = None
         self._recent: deque[StepRow] = deque(maxlen=RECENT_STEPS)
         self._last_step = 0
@@ -66,9 +60,9 @@ class Console:
                 self._line(line)
         self._line("")
         if run.state.step < last_step:
-            self._printed_at = -math.inf
+            self._moving.hurry()
             self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
-            self._printed_at = -math.inf
+            self._moving.hurry()
 
     def step(self, row: StepRow) -> None:
         """Show a step that was taken."""
@@ -100,12 +94,7 @@ class Console:
         """Show how far something is: at once on a terminal, else at most every few seconds."""
         if self._is_quiet:
             return
-        self._waiting = text
-        if self._is_terminal:
-            shown = text[: shutil.get_terminal_size().columns - 1]
-            write(self._stream, f"{_TO_LINE_START}{shown}{_CLEAR_TO_END}")
-        elif time.monotonic() - self._printed_at >= SECONDS_BETWEEN_LINES:
-            self._line(text)
+        self._waiting = None if self._moving.show(text) else text
 
     def validated(self, row: ValidationRow, held_out: int) -> None:
         """Report a validation."""
@@ -126,7 +115,7 @@ class Console:
 
     def summary(self, summary: Summary) -> None:
         """Print the outcome."""
-        self._end_moving_line()
+        self._moving.clear()
         if self._as_json:
             write(self._outcome, json.dumps(summary.to_record(), indent=2) + "\n")
         else:
@@ -135,13 +124,7 @@ class Console:
     def _line(self, text: str, is_important: bool = False) -> None:
         if self._is_quiet and not is_important:
             return
-        self._end_moving_line()
-        write(self._stream, f"{text}\n")
-        self._printed_at = time.monotonic()
-
-    def _end_moving_line(self) -> None:
-        if self._waiting is not None and self._is_terminal:
-            write(self._stream, f"{_TO_LINE_START}{_CLEAR_TO_END}")
+        self._moving.stay(text)
         self._waiting = None
 
 
@@ -164,7 +147,7 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
     if pace.forecast is None:
         why = f": {pace.why_none}" if pace.why_none else ""
         yield f"forecast    after the first steps{why}; what measures one is"
-        yield f"            mlx-amort profile --grid --config {shlex.quote(str(run.folder.config))}"
+        yield f"            {command('profile', '--grid', '--config', run.folder.config)}"
     else:
         yield f"forecast    {pace.forecast.describe(run.unit)}"
         if pace.forecast.warning:
@@ -173,8 +156,6 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
 
 
 def _end(run: Run, last_step: int, forecast: Forecast) -> str:
-    steps, validation_bytes = (
-        last_step - run.state.step,
-        bytes_to_validate(run.config, run.corpora, run.state.step, last_step),
-    )
-    return forecast.describe_end(steps, validation_bytes, datetime.now())
+    step = run.state.step
+    validation_bytes = bytes_to_validate(run.config, run.held_out, step, last_step)
+    return forecast.describe_end(last_step - step, validation_bytes, datetime.now())

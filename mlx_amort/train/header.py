@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from mlx_amort.amounts import counted, format_size
 from mlx_amort.config.values import Config
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.parts import left_out
+from mlx_amort.data.slots import warn_of_slots
 from mlx_amort.optim.schedules import learning_rate, phases
 from mlx_amort.train.run import Run, state_bytes
 
@@ -17,12 +20,7 @@ def header_lines(run: Run) -> Iterator[str]:
     yield f"step        {_step(run)}"
     yield f"run         {_length(run)}"
     yield f"optimizer   {_optimizer(config)}"
-    for index, corpus in enumerate(run.corpora):
-        share = f"weight {config.data.sources[index].weight:g}, " if len(run.corpora) > 1 else ""
-        yield (
-            f"data        {corpus.name}: {share}{corpus.train_units:,} {run.unit}s to train on, "
-            f"{corpus.validation_units:,} held out"
-        )
+    yield from _data(run)
     yield f"machine     {_machine(run)}"
     yield f"memory      {_memory(run)}"
     yield f"folder      {run.folder.path}"
@@ -31,6 +29,28 @@ def header_lines(run: Run) -> Iterator[str]:
         yield from (f"  changed   {change.key}: {change.first} -> {change.other}" for change in run.changed)
         if rise := _rise(run):
             yield f"  note      {rise}"
+
+
+def _data(run: Run) -> Iterator[str]:
+    sources = run.config.data.sources
+    for index, corpus in enumerate(run.corpora):
+        share = f"weight {sources[index].weight:g}, " if len(sources) > 1 else ""
+        held_out = f", {corpus.validation_units:,} held out" if corpus.validation_units else ""
+        if corpus.validation_units and corpus.place_held_out != corpus.ITS_END:
+            held_out += f" ({corpus.place_held_out})"
+        yield f"data        {corpus.name}: {share}{corpus.train_units:,} {run.unit}s to train on{held_out}"
+        yield from _about(corpus)
+        if warning := warn_of_slots(corpus, run.config.model):
+            yield f"  note      {warning}"
+    for corpus in run.held_out if run.held_out is not run.corpora else ():
+        yield f"validation  {corpus.name}: {corpus.validation_units:,} {run.unit}s held out"
+        yield from _about(corpus)
+
+
+def _about(corpus: Corpus) -> Iterator[str]:
+    if corpus.skipped:
+        yield f"  left out  {left_out(corpus.skipped)}"
+    yield from (f"  note      {note}" for note in corpus.notes)
 
 
 def _model(run: Run) -> str:

@@ -1,51 +1,41 @@
 """Going on with a run that stopped: from its newest checkpoint, if it is still the same run.
 
-What decides the bytes of step n, or the arrays of a state, cannot change on resume (`FIXED`); the length of
-the run, the schedule and the optimizer's constants can, from the next step on.
+What decides the bytes of step n, or the arrays of a state, cannot change on resume (`recorded_corpora.FIXED`);
+the length of the run, the schedule and the optimizer's constants can, from the next step on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mlx_amort.backend import describe_machine
-from mlx_amort.config.reading import SECTIONS, Difference, differing_keys, with_absolute_sources
+from mlx_amort.config.reading import SECTIONS, differing_keys, with_absolute_sources
 from mlx_amort.config.values import Config
 from mlx_amort.config.yaml_text import read_yaml
-from mlx_amort.data.corpus import Corpus, Progress, unit_name
+from mlx_amort.data.corpus import ProgressCallback
 from mlx_amort.errors import UserError
 from mlx_amort.train.checkpoint import config_content, load_config, load_latest
 from mlx_amort.train.checkpoint_folders import CHECKPOINTS, RECORD, complete_checkpoints, has_none_yet
 from mlx_amort.train.metrics import MetricsLog, read_rows
+from mlx_amort.train.recorded_corpora import check_same, check_there, fixed_changes
 from mlx_amort.train.run import Run, model_of, new_record, now, open_data
 from mlx_amort.train.run_folder import RunFolder
 from mlx_amort.train.run_lock import acquire, release
 from mlx_amort.train.state import TrainState, new_train_state
-
-FIXED = (
-    "model.",
-    "data.",
-    "step.batch",
-    "step.chunks",
-    "step.accum",
-    "step.precision",
-    "optimizer.name",
-    "run.seed",
-)
 
 
 def resumed_run(
     path: Path,
     resolve: Callable[[Config], Config],
     command: Sequence[str],
-    checking: Progress | None = None,
+    checking: ProgressCallback | None = None,
     stop_after: int | None = None,
 ) -> Run:
     """A run from its newest checkpoint, with its own configuration and what `resolve` changes in it.
 
     One that was killed before its first checkpoint starts again: step 0 is a function of its configuration.
+    A corpus may have been moved: its content decides.
     All is checked before anything is written, and other processes are kept out of the folder from here on.
     Raises: UserError, naming the keys, for a change after which it would not be the same run; when a corpus
     is not what it was; when the run is already longer than asked for, or past `stop_after`; when another process
@@ -64,7 +54,7 @@ def _resumed(
     path: Path,
     resolve: Callable[[Config], Config],
     command: Sequence[str],
-    checking: Progress | None,
+    checking: ProgressCallback | None,
     stop_after: int | None,
     lock_note: str,
 ) -> Run:
@@ -74,16 +64,17 @@ def _resumed(
     state, trained, checkpoint = _saved_state(path)
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
-    _check_changes(path, changed)
+    _check_changes(path, fixed_changes(saved, config))
     # Giving up the rest of a run that was to be longer is no change of a run that is complete.
     is_complete = state.step >= saved.total_steps
     _check_length(path, state.step, config, stop_after)
     if is_complete and state.step == config.total_steps and changed:
         raise nothing_left(path, state.step)
+    check_there(path, config.data)
     corpora, stream = open_data(config, checking)
     is_new = checkpoint is None and not folder.record.exists()
     record = new_record(machine, corpora, command) if is_new else folder.read_record()
-    _check_corpora(path, corpora, record)
+    check_same(path, corpora, record)
     # A log that cannot be read is told before anything is written.
     log = MetricsLog.resumed(folder.metrics, state.step)
     if not is_complete or changed:
@@ -94,7 +85,7 @@ def _resumed(
         folder,
         config,
         machine,
-        corpora,
+        *corpora,
         stream,
         model_of(config),
         state,
@@ -105,8 +96,7 @@ def _resumed(
     )
 
 
-def _check_changes(path: Path, changed: Sequence[Difference]) -> None:
-    fixed = [str(change) for change in changed if change.key.startswith(FIXED)]
+def _check_changes(path: Path, fixed: Sequence[str]) -> None:
     if fixed:
         raise UserError(
             f"--resume {path}",
@@ -191,9 +181,7 @@ def saved_config(path: Path) -> Config:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise _changed_config(path, checkpoints[-1], f"it lacks {', '.join(missing[:3])}{more}")
     before, after = with_absolute_sources(trained), with_absolute_sources(config)
-    other = [
-        str(change) for change in differing_keys(before, after, SECTIONS) if change.key.startswith(FIXED)
-    ]
+    other = fixed_changes(before, after)
     if other:
         raise _changed_config(path, checkpoints[-1], f"trained with and written there: {'; '.join(other)}")
     return config
@@ -205,23 +193,3 @@ def _changed_config(path: Path, checkpoint: Path, why: str) -> UserError:
         f"was changed or damaged since the run was saved ({why})",
         f'restore it: {checkpoint / RECORD} holds a whole copy under "config", which may be pasted into it',
     )
-
-
-def _check_corpora(path: Path, corpora: Sequence[Corpus], record: dict[str, Any]) -> None:
-    if len(corpora) != len(record["corpora"]):
-        raise UserError(
-            str(RunFolder(path).record),
-            f"tells of {len(record['corpora'])} corpora, and the run's configuration names {len(corpora)}",
-            "restore it from a copy, or start a new run with --out",
-        )
-    for corpus, known in zip(corpora, record["corpora"], strict=True):
-        if corpus.fingerprint() != known["fingerprint"]:
-            unit = unit_name(corpus.dtype)
-            how = f"{known['units']:,} {unit}s when the run started, {corpus.units:,} now"
-            if corpus.units == known["units"]:
-                how = f"still {corpus.units:,} {unit}s, with another content or in other files"
-            raise UserError(
-                f"--resume {path}",
-                f"corpus '{corpus.name}' changed: {how}",
-                "bring back what it was, or start a new run with --out",
-            )

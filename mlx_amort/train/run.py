@@ -14,7 +14,8 @@ from mlx_amort.backend import describe_machine
 from mlx_amort.config.reading import Difference, with_absolute_sources
 from mlx_amort.config.values import Config
 from mlx_amort.data.card import zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, Progress, check_ids, open_corpora, unit_name
+from mlx_amort.data.corpus import Corpus, ProgressCallback, check_ids, unit_name
+from mlx_amort.data.opening import Corpora, open_corpora
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.ops.precision import policy_of
@@ -22,6 +23,7 @@ from mlx_amort.optim.partition import owners
 from mlx_amort.train.checkpoint import versions
 from mlx_amort.train.checkpoint_folders import CHECKPOINTS
 from mlx_amort.train.metrics import MetricsLog
+from mlx_amort.train.recorded_corpora import record_of
 from mlx_amort.train.run_folder import RunFolder, create
 from mlx_amort.train.state import TrainState, new_train_state
 
@@ -38,6 +40,7 @@ class Run:
     config: Config
     machine: dict[str, Any]
     corpora: tuple[Corpus, ...]
+    held_out: tuple[Corpus, ...]
     stream: ByteStream
     model: ByteLM
     state: TrainState
@@ -53,12 +56,12 @@ class Run:
 
     @cached_property
     def zlib_bits(self) -> float:
-        """What zlib -9 needs a byte on the validation part, bits."""
-        return zlib_bits_per_byte(self.corpora)
+        """What zlib -9 needs per byte on the validation part, bits."""
+        return zlib_bits_per_byte(self.held_out)
 
 
 def new_run(
-    config: Config, out: Path | None, command: Sequence[str], checking: Progress | None = None
+    config: Config, out: Path | None, command: Sequence[str], checking: ProgressCallback | None = None
 ) -> Run:
     """A run from its beginning; its folder is made once everything else is found to be in order.
 
@@ -76,7 +79,7 @@ def new_run(
     # From here on a folder without it is one that is not there, and none that is empty.
     (folder.path / CHECKPOINTS).mkdir()
     log = MetricsLog(folder.metrics)
-    return Run(folder, config, machine, corpora, stream, model, state, log, lock_note=lock_note)
+    return Run(folder, config, machine, *corpora, stream, model, state, log, lock_note=lock_note)
 
 
 def state_bytes(config: Config) -> int:
@@ -91,13 +94,13 @@ def state_bytes(config: Config) -> int:
     )
 
 
-def open_data(config: Config, checking: Progress | None) -> tuple[tuple[Corpus, ...], ByteStream]:
+def open_data(config: Config, checking: ProgressCallback | None) -> tuple[Corpora, ByteStream]:
     """The corpora of a configuration, with their ids checked, and the rows drawn from them."""
     corpora = open_corpora(config.data)
-    check_ids(corpora, config.model.vocabulary, checking)
+    check_ids(corpora.all, config.model.vocabulary, checking)
     weights = [source.weight for source in config.data.sources]
     rows, row_units = config.step.accum * config.step.batch, config.model.seq * config.step.chunks + 1
-    return corpora, ByteStream(corpora, weights, config.run.seed, rows, row_units)
+    return corpora, ByteStream(corpora.training, weights, config.run.seed, rows, row_units)
 
 
 def model_of(config: Config) -> ByteLM:
@@ -105,17 +108,14 @@ def model_of(config: Config) -> ByteLM:
     return ByteLM(config.model, config.step.precision, config.step.activation_checkpointing)
 
 
-def new_record(machine: dict[str, Any], corpora: Sequence[Corpus], command: Sequence[str]) -> dict[str, Any]:
+def new_record(machine: dict[str, Any], corpora: Corpora, command: Sequence[str]) -> dict[str, Any]:
     """What run.json says of a run that begins now."""
     return {
         "started_at": now(),
         "command": list(command),
         "versions": versions(),
         "machine": machine,
-        "corpora": [
-            {"name": corpus.name, "units": corpus.units, "fingerprint": corpus.fingerprint()}
-            for corpus in corpora
-        ],
+        **record_of(corpora),
         "resumed": [],
     }
 

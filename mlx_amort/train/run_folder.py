@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
@@ -122,7 +123,11 @@ def create(out: Path | None, name: str) -> tuple[RunFolder, str]:
 def _check_is_empty(folder: RunFolder) -> None:
     out = folder.path
     if any(path.exists() for path in (folder.config, folder.record, folder.metrics, out / "checkpoints")):
-        raise UserError(f"--out {out}", "already holds a run", f"go on with --resume {out}, or name another")
+        raise UserError(
+            f"--out {out}",
+            "already holds a run",
+            f"name another, or go on: {command('train', '--resume', out)}",
+        )
     entries = sorted(out.iterdir()) if out.exists() else []
     foreign = next((entry.name for entry in entries if not _is_leftover(entry)), None)
     if foreign is not None:
@@ -137,7 +142,10 @@ def _wrong_in(record: object) -> str:
     wanted: dict[str, type] = {"name": str, "units": int, "fingerprint": str}
     if not isinstance(corpora, list) or not corpora:
         return "it has no list named corpora"
-    for number, corpus in enumerate(corpora, start=1):
+    validation = record.get("validation", [])
+    if not isinstance(validation, list):
+        return "validation is not a list"
+    for number, corpus in enumerate([*corpora, *validation], start=1):
         if not isinstance(corpus, dict) or not all(
             isinstance(corpus.get(key), kind) and not isinstance(corpus.get(key), bool)
             for key, kind in wanted.items()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from mlx_amort.amounts import counted, format_duration, format_size, printable_lines
+from mlx_amort.command_line import command
 from mlx_amort.train.summary import Memory, Quality, Speed, Summary
 
 SAMPLE_LINES = 6
@@ -79,7 +80,7 @@ def _memory(memory: Memory) -> Iterator[str]:
     if memory.cache_bytes:
         told += f", and {format_size(memory.cache_bytes)} of cache beside it"
     if abs(miss) > LARGEST_MEMORY_MISS:
-        told += "; a miss of more than 10 % is worth a report: mlx-amort memory-estimate --measure shows it"
+        told += f"; a miss of more than 10 % is worth a report: {command('memory-estimate', '--measure')} shows it"
     yield f"memory      {told}"
 
 
@@ -109,29 +110,29 @@ _ENDINGS = {
 
 
 def _what_next(summary: Summary) -> Iterator[str]:
-    run = shlex.quote(summary.run)
+    run = Path(summary.run)
+    text = ("--prompt", "TEXT", "--bytes", "500")
     if summary.ending == "diverged":
         if summary.files.checkpoint is not None:
-            yield f"  go on       mlx-amort train --resume {run} --lr RATE   (a lower one)"
+            yield f"  go on       {command('train', '--resume', run, '--lr', 'RATE')}   (a lower one)"
     elif summary.step < summary.total_steps:
-        yield f"  go on       mlx-amort train --resume {run}"
-    elif is_past_its_best(summary.quality) and summary.files.best_checkpoint is not None:
-        yield f"  generate    mlx-amort generate {run} --best --prompt TEXT --bytes 500"
+        yield f"  go on       {command('train', '--resume', run)}"
+    elif not is_past_its_best(summary.quality):
+        yield f"  generate    {command('generate', run, *text)}"
+        yield from _longer(summary)
+    elif summary.files.best_checkpoint is not None:
+        yield f"  generate    {command('generate', run, '--best', *text)}"
     else:
-        yield f"  generate    mlx-amort generate {run} --prompt TEXT --bytes 500"
-        if is_past_its_best(summary.quality):
-            yield "  overfitted  train on more text or for fewer steps; --set run.keep_best=true keeps the best state"
-        else:
-            yield from _longer(summary)
+        yield f"  generate    {command('generate', run, *text)}"
+        yield "  overfitted  train on more text or for fewer steps; --set run.keep_best=true keeps the best state"
 
 
 def _longer(summary: Summary) -> Iterator[str]:
-    run = shlex.quote(summary.run)
-    yield f"  longer      mlx-amort train --resume {run} --steps {2 * summary.total_steps}"
+    yield f"  longer      {command('train', '--resume', Path(summary.run), '--steps', str(2 * summary.total_steps))}"
     if summary.last_lr is not None and summary.next_lr > 1.001 * summary.last_lr:
         yield (
-            f"              which takes the learning rate from {summary.last_lr:g} back up to {summary.next_lr:g}; "
-            f"with --schedule constant --lr {summary.last_lr:g} it stays"
+            f"              takes the learning rate from {summary.last_lr:g} back up to {summary.next_lr:g}; "
+            f"with --schedule constant --lr {summary.last_lr:g} beside it, it stays"
         )
 
 

@@ -30,7 +30,7 @@ def left_to_validate(run: Run) -> list[int]:
     """How much the validations read at most that the end of the run has not logged yet."""
     logged = [row for row in run.log.validations() if row["step"] == run.state.step]
     is_whole = any(row["whole"] for row in logged)
-    return [] if is_whole else amounts_at_end(run.config, run.corpora, run.state.step)[len(logged) :]
+    return [] if is_whole else amounts_at_end(run.config, run.held_out, run.state.step)[len(logged) :]
 
 
 def _validate(run: Run, console: Console, interrupt: Interrupt, max_bytes: int) -> ValidationRow | None:
@@ -40,7 +40,7 @@ def _validate(run: Run, console: Console, interrupt: Interrupt, max_bytes: int) 
         console.progress(f"validation  {done:,} of {total:,} chunks")
 
     try:
-        found = evaluate(run.model, run.state.weights, run.corpora, max_bytes=max_bytes, progress=progress)
+        found = evaluate(run.model, run.state.weights, run.held_out, max_bytes=max_bytes, progress=progress)
     except _Interrupted:
         return None
     row: ValidationRow = {
@@ -51,5 +51,5 @@ def _validate(run: Run, console: Console, interrupt: Interrupt, max_bytes: int) 
         "whole": found.is_whole,
     }
     run.log.append(row)
-    console.validated(row, validation_targets(run.corpora))
+    console.validated(row, validation_targets(run.held_out))
     return row

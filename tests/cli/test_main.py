@@ -228,6 +228,21 @@ def test_an_error_that_may_be_a_bug_stays_a_traceback(monkeypatch: pytest.Monkey
         main(["presets"])
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("ev", ["evaluate"]), ("generate --top", ["--top-k", "--top-p"]), ("pro", ["profile"])],
+)
+def test_the_shell_completes_verbs_and_options(words: str, wanted: list[str], tmp_path: Path) -> None:
+    asked = {"COMP_WORDS": f"mlx-amort {words}", "COMP_CWORD": str(len(words.split()))}
+    ended = subprocess.run(
+        COMMAND,
+        env={**environment(tmp_path), **asked, "_MLX_AMORT_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.splitlines() == [f"plain,{word}" for word in wanted], ended.stderr
+
+
 def test_every_refusal_says_what_to_do() -> None:
     short = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -35,6 +35,7 @@ def ask(*arguments: str, default_preset: str | None = "demo") -> RequestedConfig
 FLAG_VALUES: dict[str, tuple[str, object]] = {
     "--trunk": ("recurrent", "recurrent"),
     "--data": ("a, [b].txt:0.5", (SourceConfig("a, [b].txt", 0.5),)),
+    "--validation": ("b, [c].txt:7", "b, [c].txt:7"),
     "--batch": ("3", 3),
     "--chunks": ("5", 5),
     "--seq": ("128", 128),
@@ -132,9 +133,9 @@ def given_to(verb: str, *arguments: str) -> str:
             "--prompt: needs a value, and --bytes is an option",
         ),
         (["train", "--steps", " "], "--steps: its value is empty; give one"),
-        (["train", "--out=~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
-        (["train", "--config=~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
-        (["evaluate", "~nosuchuser/x"], "~nosuchuser/x: ~nosuchuser is no user's home folder"),
+        (["train", "--out=~nosuchuser/x"], "~nosuchuser/x: there is no user named nosuchuser"),
+        (["train", "--config=~nosuchuser/x"], "~nosuchuser/x: there is no user named nosuchuser"),
+        (["evaluate", "~nosuchuser/x"], "~nosuchuser/x: there is no user named nosuchuser"),
     ],
 )
 def test_a_value_that_is_an_option_or_nothing_is_refused(arguments: list[str], said: str) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from mlx_amort.cli.train import command
 from mlx_amort.data.corpus import Corpus
-from mlx_amort.data.sources import Units
+from mlx_amort.data.parts import Units
 from tests.train.tiny import SETTINGS, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -79,13 +79,13 @@ def test_a_signal_while_ids_are_checked_leaves_nothing_behind(
 ) -> None:
     np.zeros(5000, np.uint16).tofile(tmp_path / "ids.bin")
     monkeypatch.chdir(tmp_path)
-    read = Corpus.pieces
+    read = Corpus.pieces_as_filed
 
     def interrupted(*arguments: int) -> Iterator[Units]:
         os.kill(os.getpid(), signal.SIGTERM)
         return read(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Corpus, "pieces", interrupted)
+    monkeypatch.setattr(Corpus, "pieces_as_filed", interrupted)
     settings = [f"--set={setting}" for setting in (*SETTINGS[1:], "model.trunk=dense", "data.dtype=uint16")]
     arguments = [*settings, "--data", "ids.bin", "--steps", "1", "--out", "run"]
     assert command.main(arguments, standalone_mode=False) == 143

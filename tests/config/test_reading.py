@@ -34,7 +34,7 @@ from mlx_amort.config.values import (
     StepConfig,
 )
 from mlx_amort.config.yaml_text import parse_yaml
-from mlx_amort.data.corpus import open_corpora
+from mlx_amort.data.opening import open_corpora
 from mlx_amort.errors import UserError, did_you_mean
 
 positive = st.integers(1, 10**12)
@@ -187,12 +187,12 @@ def test_corpora_are_named_from_any_folder(tmp_path: Path, monkeypatch: pytest.M
 def test_a_corpus_without_a_home_or_in_a_circle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match=r"^~nosuchuser/x: ~nosuchuser is no user's home folder"):
+    with pytest.raises(UserError, match=r"'~nosuchuser/x': there is no user named nosuchuser"):
         with_absolute_sources(resolve(overrides=["data.sources=~nosuchuser/x"]))
     monkeypatch.chdir(tmp_path)
     Path("one").symlink_to("other")
     Path("other").symlink_to("one")
-    with pytest.raises(UserError, match=r"^corpus 'one': cannot be (found|read)"):
+    with pytest.raises(UserError, match=r"^corpus '.*one': cannot be read"):
         open_corpora(with_absolute_sources(resolve(overrides=["data.sources=one"])).data)
 
 

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_amort.data import card
-from mlx_amort.data.card import describe, is_boundary, zlib_bits_per_byte
-from mlx_amort.data.corpus import Corpus, open_corpus
-from mlx_amort.data.sources import MemoryPart
+from mlx_amort.data.card import describe, zlib_bits_per_byte
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpus
+from mlx_amort.data.parts import MemoryPart
+from mlx_amort.data.slots import is_boundary
 
 WORD_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" + bytes(range(0x80, 0xC0))
 

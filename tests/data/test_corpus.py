@@ -17,9 +17,9 @@ from mlx_amort.data.corpus import (
     SMALL_UNITS,
     Corpus,
     check_ids,
-    open_corpus,
 )
-from mlx_amort.data.sources import FilePart, MemoryPart, Units
+from mlx_amort.data.opening import open_corpus
+from mlx_amort.data.parts import FilePart, MemoryPart, Units
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.errors import UserError
 
@@ -104,7 +104,7 @@ def test_checking_ids_tells_how_far_it_is_and_can_be_stopped(tmp_path: Path) -> 
 
 def test_bytes_are_held_against_a_smaller_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\x10\x20\xff\x10")
-    corpus = open_corpus(str(tmp_path / "a.txt"), "uint8", 0.5)
+    corpus = open_corpus(str(tmp_path / "a.txt"), "uint8", 0.5, raw=True)
     check_ids([corpus], 256)
     with pytest.raises(UserError, match="byte 255 at position 2"):
         check_ids([corpus], 255)
@@ -134,13 +134,13 @@ def test_the_fingerprint_of_a_large_corpus_reads_its_ends_and_little_between(
         found.add(open_corpus(str(file), "uint16", 0.5).fingerprint())
     assert len(found) == 3
     counts: list[int] = []
-    whole = Corpus.read
+    whole = Corpus.read_as_filed
 
     def counted(corpus: Corpus, start: int, count: int) -> Units:
         counts.append(count)
         return whole(corpus, start, count)
 
-    monkeypatch.setattr(Corpus, "read", counted)
+    monkeypatch.setattr(Corpus, "read_as_filed", counted)
     open_corpus(str(file), "uint16", 0.5).fingerprint()
     assert counts == [BLOCK_UNITS] * SAMPLED_BLOCKS
 
@@ -153,13 +153,14 @@ def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
     assert open_corpus(str(tmp_path), "uint8", 0.5).fingerprint() != before
 
 
+@pytest.mark.slow
 def test_two_gigabytes_are_read_in_a_little_memory(tmp_path: Path) -> None:
     file = tmp_path / "sparse.bin"
     with open(file, "wb") as handle:
         handle.truncate(2 << 30)
     before = resident_bytes()
     tracemalloc.start()
-    corpus = open_corpus(str(file), "uint8", 0.05)
+    corpus = open_corpus(str(file), "uint8", 0.05, raw=True)
     stream = ByteStream([corpus], [1.0], seed=0, rows=8, row_units=4097)
     total = sum(int(stream.batch(step).sum()) for step in range(50))
     for piece in corpus.pieces(1 << 30, (1 << 30) + (64 << 20)):

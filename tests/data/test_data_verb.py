@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_amort.cli.data import command
-from mlx_amort.cli.options import DEFAULT_PRESET
+from mlx_amort.config.presets import DEFAULT_PRESET
 from mlx_amort.config.reading import resolve
 from mlx_amort.errors import UserError
 
@@ -23,13 +23,13 @@ chunks of 32 bytes (--seq), patch stride 4 (preset demo, the default; --preset n
 
 corpus
   size        610 bytes in 2 files
-  skipped     c.bin: binary
-  split       488 to train on, the last 122 held out
+  left out    c.bin: binary
+  split       488 to train on, 122 held out: its end, in 2 of 2 files: a.txt to b.txt
   entropy     3.116 bits per byte, order 0, over the whole corpus
   zlib -9     {ZLIB_BITS:.3f} bits per byte, over the validation part
   boundaries  against 8 slots a chunk of 32 bytes (patch stride 4)
-    every     0.312 a byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
-    first     0.238 a byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
+    every     0.312 per byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
+    first     0.238 per byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
   sample
     one line, ten
     one line, ten

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mlx_amort.config.values import DataConfig, SourceConfig
-from mlx_amort.data.corpus import Corpus, open_corpora, open_corpus
-from mlx_amort.data.sources import is_text
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.kinds import is_text
+from mlx_amort.data.opening import open_corpora, open_corpus
 from mlx_amort.errors import UserError
 
 
@@ -43,8 +44,9 @@ def test_a_folder_is_its_text_files_in_sorted_order(tmp_path: Path) -> None:
     assert whole(corpus).decode() == "first. second. très. "
     assert [part.label for part in corpus.parts] == ["a/z.md", "b.txt", "c/deep/er.py"]
     assert {(skipped.path, skipped.reason) for skipped in corpus.skipped} == {
-        ("c/image.png", "binary"),
+        ("c/image.png", "a PNG picture"),
         ("c/noise.gz", "binary"),
+        ("empty.txt", "empty"),
     }
 
 
@@ -61,7 +63,10 @@ def test_links_are_followed_and_their_loops_and_second_names_read_once(tmp_path:
     (root / "z_broken.txt").symlink_to(root / "nowhere")
     corpus = open_corpus(str(root), "uint8", 0.5)
     assert whole(corpus) == b"inside deeper linked "
-    assert [skipped.path for skipped in corpus.skipped] == ["z_broken.txt"]
+    assert [(skipped.path, skipped.reason) for skipped in corpus.skipped] == [
+        ("z_again.txt", "the same file as a.txt"),
+        ("z_broken.txt", "cannot be read (No such file or directory)"),
+    ]
 
 
 @pytest.mark.skipif(
@@ -116,8 +121,8 @@ def test_the_standard_library_is_built_in_without_its_tests_and_packages() -> No
         ("words.txt", "uint16", [".bin"]),
         ("odd.bin", "uint16", ["3 bytes", "not whole ids"]),
         ("tiny.txt", "uint8", ["has 30 bytes", "holds out 1 where 2"]),
-        ("none", "uint8", ["no text file", "1 skipped"]),
-        ("/dev/null", "uint8", ["neither a file nor a folder"]),
+        ("none", "uint8", ["no text file", "1 left out: x.bin: binary"]),
+        ("/dev/null", "uint8", ["is a device"]),
     ],
 )
 def test_mistakes_are_told(

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_amort.data.corpus import Corpus, open_corpus
-from mlx_amort.data.sources import MemoryPart, Units
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpus
+from mlx_amort.data.parts import MemoryPart, Units
 from mlx_amort.data.stream import ByteStream, PrefetchedStream
 from mlx_amort.errors import UserError
 

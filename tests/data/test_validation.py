@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_amort.data.corpus import Corpus, open_corpus
-from mlx_amort.data.sources import MemoryPart, Units
+from mlx_amort.data.corpus import Corpus
+from mlx_amort.data.opening import open_corpus
+from mlx_amort.data.parts import MemoryPart, Units
 from mlx_amort.data.validation import validation_chunks, validation_streams, validation_targets
 
 

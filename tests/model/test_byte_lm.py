@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.constants import Backend, Precision
+from mlx_amort.ops.paths import forced_path
 from tests.reference.byte_lm import Result, Shape, run
 from tests.reference.make_golden import draw_parameters, draw_tokens
 from tests.tolerances import assert_close
@@ -117,9 +118,9 @@ def test_chunks_in_one_call_equal_chunks_one_by_one(name: str) -> None:
     _assert_states_close(state, expected_state, "reordered")
 
 
-@pytest.mark.parametrize("path", get_args(Path))
+@pytest.mark.parametrize("path", get_args(Backend))
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_every_backend_path_matches_oracle(trunk: str, path: Path) -> None:
+def test_every_backend_path_matches_oracle(trunk: str, path: Backend) -> None:
     shape, text = CASES[trunk]
     expected = _oracle(trunk)
     with forced_path(path):
@@ -224,7 +225,7 @@ def test_uniform_logits_cost_eight_bits(trunk: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_every_trunk_learns_one_line(trunk: str, precision: str) -> None:
+def test_every_trunk_learns_one_line(trunk: str, precision: Precision) -> None:
     """Plain gradient descent from the model's own initialisation starts near 8 bits and falls well below."""
     shape = dataclasses.replace(BASE, trunk=trunk)
     model = ByteLM(_config(shape), precision=precision)
@@ -274,7 +275,7 @@ def test_gradient_flows_through_the_carried_state(trunk: str) -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-pure"])
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_bfloat16_stays_near_float32(trunk: str, precision: str) -> None:
+def test_bfloat16_stays_near_float32(trunk: str, precision: Precision) -> None:
     shape = dataclasses.replace(BASE, trunk=trunk)
     weights, tokens = _weights(shape), _tokens(shape)
     model = ByteLM(_config(shape), precision=precision)

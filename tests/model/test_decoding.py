@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.model.decoding import Decoder, DecodeState
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.constants import Backend, Precision
+from mlx_amort.ops.paths import forced_path
 from tests.reference.byte_lm import Shape
 from tests.reference.make_golden import draw_parameters, draw_tokens
 from tests.tolerances import assert_close
@@ -39,7 +40,7 @@ CASES: dict[str, tuple[Shape, str]] = {
 
 
 @cache
-def decoder_of(shape: Shape, precision: str = "fp32") -> Decoder:
+def decoder_of(shape: Shape, precision: Precision = "fp32") -> Decoder:
     sizes = dataclasses.asdict(shape)
     del sizes["batch"], sizes["chunks"]
     return Decoder(ByteLM(ModelConfig(**sizes), precision))
@@ -152,8 +153,8 @@ def test_bfloat16_and_weights_rounded_beforehand(eager: None) -> None:
     np.testing.assert_array_equal(fed(decoder, prepared, text[:FED], decoder.start()), logits)
 
 
-@pytest.mark.parametrize("path", get_args(Path))
-def test_every_backend_path(path: Path, eager: None) -> None:
+@pytest.mark.parametrize("path", get_args(Backend))
+def test_every_backend_path(path: Backend, eager: None) -> None:
     weights = weights_of(BASE)
     text = draw_tokens(BASE, "words", seed=1)[0, :-1].tobytes()
     decoder = Decoder(decoder_of(BASE).model)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mlx_amort.ops.activations import gelu, silu_gate, softplus
+from mlx_amort.ops.constants import Backend
 from mlx_amort.ops.elementary import exp_nonpositive
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.paths import forced_path
 from tests.reference import formulas
 from tests.reference.autodiff import Array, Tensor, differentiate
 from tests.tolerances import assert_close
@@ -23,7 +24,7 @@ PAIRS: dict[str, tuple[Callable[[mx.array], mx.array], Callable[[Tensor], Tensor
 }
 
 
-@pytest.fixture(params=get_args(Path), autouse=True)
+@pytest.fixture(params=get_args(Backend), autouse=True)
 def _on_path(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced_path(request.param):
         yield

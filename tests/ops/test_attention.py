@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_amort.ops.attention import causal_attention, scores_dominate
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.constants import Backend
+from mlx_amort.ops.paths import forced_path
 from tests.reference import formulas
 from tests.reference.autodiff import Array, differentiate
 from tests.tolerances import assert_close
 
 
-@pytest.fixture(params=get_args(Path), autouse=True)
+@pytest.fixture(params=get_args(Backend), autouse=True)
 def _on_path(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced_path(request.param):
         yield

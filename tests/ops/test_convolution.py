@@ -6,9 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.config.model import CONVOLUTION_WIDTH
 from mlx_amort.ops import convolution
-from mlx_amort.ops.convolution import TAPS, causal_convolution
+from mlx_amort.ops.convolution import causal_convolution
 from mlx_amort.ops.paths import forced_path
 from tests.reference.autodiff import Tensor, differentiate, stack
 from tests.tolerances import assert_close
@@ -26,10 +25,6 @@ def _convolve(joined: Tensor, weight: Tensor) -> Tensor:
             slots.append(total)
         rows.append(stack(slots))
     return stack(rows)
-
-
-def test_the_weights_are_as_wide_as_the_convolution() -> None:
-    assert CONVOLUTION_WIDTH == TAPS
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_amort.ops.constants import Backend
 from mlx_amort.ops.normalization import rms_norm
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.paths import forced_path
 from tests.reference import formulas
 from tests.reference.autodiff import differentiate
 from tests.tolerances import assert_close
 
 
-@pytest.fixture(params=get_args(Path), autouse=True)
+@pytest.fixture(params=get_args(Backend), autouse=True)
 def _on_path(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced_path(request.param):
         yield

@@ -9,14 +9,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.ops.paths import Path, forced_path
+from mlx_amort.ops.constants import Backend, Precision
+from mlx_amort.ops.paths import forced_path
 from mlx_amort.ops.precision import linear, policy_of
 from tests.reference import formulas
 from tests.reference.autodiff import differentiate
 from tests.tolerances import assert_close
 
 
-@pytest.fixture(params=get_args(Path), autouse=True)
+@pytest.fixture(params=get_args(Backend), autouse=True)
 def _on_path(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced_path(request.param):
         yield
@@ -63,6 +64,6 @@ def test_bfloat16_rounds_the_operands_and_the_result_and_nothing_between(weight_
         ("bf16-pure", mx.bfloat16, mx.bfloat16),
     ],
 )
-def test_policies(name: str, weights: mx.Dtype, compute: mx.Dtype) -> None:
+def test_policies(name: Precision, weights: mx.Dtype, compute: mx.Dtype) -> None:
     policy = policy_of(name)
     assert (policy.weights, policy.compute) == (weights, compute)

@@ -13,7 +13,7 @@ from mlx_amort.config.values import Config
 from tools.bench.__main__ import main
 from tools.bench.generation import compare_contexts
 from tools.bench.parts import kind_of
-from tools.bench.retained import compare_retained
+from tools.bench.retained import Stack, compare_retained
 from tools.bench.scaling import BASE, configurations, times_by_turns
 from tools.bench.side import mlx_side, torch_side
 from tools.bench.turns import SIDES, Comparison
@@ -61,13 +61,14 @@ def test_ratios_pair_the_turns_and_rows_are_medians() -> None:
     )
 
 
+@pytest.mark.slow
 def test_updates_are_compared_with_mlx_s_own() -> None:
     lines: list[str] = []
-    compare_updates(tiny(), 2, lines.append)
+    compare_updates(tiny(), 2, lines.append, shapes=((64, 64), (64, 256)))
     text = "\n".join(lines)
     assert text.count("ours is faster by") == 2 and "mlx.optimizers, compiled" in text
     errors = [line for line in lines if "singular values" in line]
-    assert len(errors) == 2
+    assert len(errors) == 2 and "64 × 256" in errors[1]
 
 
 def test_the_command_lists_its_parts() -> None:
@@ -99,9 +100,11 @@ def test_scaling_varies_one_thing_at_a_time_and_times_windows_and_updates() -> N
     assert len(times) == 2 and all(window_s > 0 and update_s > 0 for window_s, update_s in times)
 
 
+@pytest.mark.slow
 def test_a_block_keeps_less_than_a_plainly_written_one() -> None:
     told: list[str] = []
-    compare_retained(told.append)
+    # Several sub-chunks of the recurrence, and blocks enough for their activations to be the peak.
+    compare_retained(told.append, Stack(rows=1, length=512, hidden=128, heads=2, depths=(2, 5)))
     rows = [line for line in told if line.startswith(("| attention", "| recurrent"))]
     assert len(rows) == 2
     for line in rows:

@@ -12,26 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_amort.config.reading import resolve
-from tools.study import (
-    RATES,
-    STUDIES,
-    Plan,
-    Results,
-    Training,
-    compare_choices,
-    compare_optimizers,
-    equal_seconds_steps,
-    main,
-    parse_seconds,
-    result_line,
-    run_training,
-    seconds_a_step,
-    table_head,
-    times_lines,
-    token_advantage,
-    training,
-    tune,
-)
+from tools.study.__main__ import main
+from tools.study.choices import RATES, STUDIES, Plan, Training, training
+from tools.study.comparisons import compare_choices, compare_optimizers
+from tools.study.runs import Results, run_training
+from tools.study.tables import result_line, table_head, times_lines
+from tools.study.timing import equal_seconds_steps, parse_seconds, seconds_per_step
+from tools.study.tuning import token_advantage, tune
 
 TINY = {
     "model.layers": "1",
@@ -188,7 +175,7 @@ def test_times_are_of_the_trainer_s_step_by_turns() -> None:
         name: resolve("demo", overrides=[*overrides, f"model.patch_stride={name[-1]}"])
         for name in ("first-4", "first-8")
     }
-    found = seconds_a_step(configs, rounds=2, warm_up=1)
+    found = seconds_per_step(configs, rounds=2, warm_up=1)
     assert list(found) == list(configs)
     assert all(len(samples) == 2 and min(samples) > 0 for samples in found.values())
 
@@ -208,7 +195,7 @@ def test_mistakes_are_told_in_a_line() -> None:
         (["boundary", "--set", "model.hiden=3"], "model.hidden"),
         (["boundary", "--set", "model"], "SECTION.KEY=VALUE"),
         (["boundary", "--seeds", "one"], "1,2,3"),
-        (["boundary", "--no-training", "--seconds-a-step", "first-4=1"], "each of every-4, first-4"),
+        (["boundary", "--no-training", "--seconds-per-step", "first-4=1"], "each of every-4, first-4"),
     ):
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code != 0 and told in result.output, result.output
@@ -216,6 +203,6 @@ def test_mistakes_are_told_in_a_line() -> None:
 
 
 def test_given_times_are_printed_without_training() -> None:
-    arguments = ["boundary", "--no-training", "--seconds-a-step", "every-4=0.2,first-4=0.2,first-8=0.15"]
+    arguments = ["boundary", "--no-training", "--seconds-per-step", "every-4=0.2,first-4=0.2,first-8=0.15"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0 and "| first-8 | 0.1500 | 0.75 (0.75 to 0.75) |" in result.output

@@ -164,4 +164,4 @@ def test_a_corpus_of_other_content_and_the_same_size_is_refused(tmp_path: Path) 
     content = bytearray(text.read_bytes())
     content[3000] ^= 1
     text.write_bytes(content)
-    refuses(tmp_path / "run", r"text\.txt' changed: still 6,000 bytes, with another content")
+    refuses(tmp_path / "run", r"text\.txt' changed: 6,000 bytes as before, with another content")

@@ -22,7 +22,7 @@ from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import StepConfig
 from mlx_amort.cost.profile_file import read_record
 from mlx_amort.cost.profile_store import is_profile_of
-from mlx_amort.data.corpus import open_corpora
+from mlx_amort.data.opening import open_corpora
 from mlx_amort.evaluate import evaluate
 from mlx_amort.generate import sample
 from mlx_amort.model.byte_lm import ByteLM
@@ -101,7 +101,7 @@ def test_bit_for_bit(run: Path) -> None:
 def test_it_is_evaluated_as_by_0_1(run: Path) -> None:
     loaded = load_latest(run)
     model = ByteLM(loaded.config.model, loaded.config.step.precision)
-    found = evaluate(model, loaded.state.weights, open_corpora(loaded.config.data))
+    found = evaluate(model, loaded.state.weights, open_corpora(loaded.config.data).held_out)
     assert found.is_whole
     assert found.bytes == EXPECTED["evaluated_bytes"]
     assert found.bits_per_byte == pytest.approx(EXPECTED["evaluated_bits_per_byte"], rel=REORDERED)

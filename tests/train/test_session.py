@@ -224,7 +224,9 @@ def test_a_corpus_that_changed_is_refused(tmp_path: Path, text: Path) -> None:
 
 def test_a_run_does_not_start_in_another_runs_folder(tmp_path: Path, text: Path) -> None:
     start(tiny_config(text), tmp_path / "run", stop_after=1)
-    with pytest.raises(UserError, match="already holds a run; go on with --resume"):
+    with pytest.raises(
+        UserError, match="already holds a run; name another, or go on: mlx-amort train --resume "
+    ):
         new_run(tiny_config(text), tmp_path / "run", ["test"])
 
 
@@ -239,10 +241,13 @@ def test_a_run_does_not_start_among_other_files(tmp_path: Path, text: Path) -> N
 def test_a_refused_corpus_is_told_as_a_path(tmp_path: Path, text: Path) -> None:
     (tmp_path / "sub").mkdir()
     start(tiny_config(tmp_path / "sub" / ".." / "text.txt"), tmp_path / "run", stop_after=1)
+    (tmp_path / "other.txt").write_bytes(text.read_bytes() + b".")
     other = f"data.sources={tmp_path / 'sub' / '..' / 'other.txt'}"
-    with pytest.raises(UserError, match="trained with another value") as caught:
+    with pytest.raises(UserError) as caught:
         resumed_run(tmp_path / "run", asked(other), ["test"])
-    assert f"data.sources: {text} and {tmp_path / 'other.txt'};" in str(caught.value)
+    assert f"corpus '{tmp_path / 'other.txt'}' is not '{text}', which the run was trained on" in str(
+        caught.value
+    )
 
 
 def test_the_default_folder_is_named_after_preset_and_time(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import OptimizerConfig, ScheduleConfig, StepConfig
+from mlx_amort.config.values import OptimizerConfig, Precision, ScheduleConfig, StepConfig
 from mlx_amort.model.blocks import Weights
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.optim.schedules import learning_rate
@@ -167,6 +167,7 @@ def peak_bytes(step: StepConfig, is_recomputing: bool = False) -> int:
     return mx.get_peak_memory() - before
 
 
+@pytest.mark.slow
 def test_peak_memory_depends_on_rows_and_window_only() -> None:
     two = peak_bytes(StepConfig(batch=4, chunks=2, window=2))
     assert peak_bytes(StepConfig(batch=4, chunks=8, window=2)) <= 1.02 * two
@@ -175,12 +176,13 @@ def test_peak_memory_depends_on_rows_and_window_only() -> None:
     assert peak_bytes(StepConfig(batch=8, chunks=2, window=2)) > 1.5 * two
 
 
+@pytest.mark.slow
 def test_recomputing_activations_lowers_the_peak() -> None:
     step = StepConfig(batch=4, chunks=2, window=2)
     assert peak_bytes(step, is_recomputing=True) < 0.9 * peak_bytes(step)
 
 
-def losses(precision: str, steps: int, batch: Tokens) -> list[float]:
+def losses(precision: Precision, steps: int, batch: Tokens) -> list[float]:
     step = StepConfig(batch=len(batch), chunks=2, window=2)
     training_step = TrainingStep(tiny_model(precision), step, OptimizerConfig())
     state = new_train_state(training_step.model, OptimizerConfig(), seed=0)

@@ -10,7 +10,15 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import Config, DataConfig, RunConfig, ScheduleConfig, SourceConfig, StepConfig
+from mlx_amort.config.values import (
+    Config,
+    DataConfig,
+    Precision,
+    RunConfig,
+    ScheduleConfig,
+    SourceConfig,
+    StepConfig,
+)
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.train.console import Console
 from mlx_amort.train.interrupt import Interrupt
@@ -54,7 +62,7 @@ def tiny_config(text: Path, precision: str = "fp32", steps: int = 6, **run: Any)
     )
 
 
-def tiny_model(precision: str = "fp32", activation_checkpointing: bool = False) -> ByteLM:
+def tiny_model(precision: Precision = "fp32", activation_checkpointing: bool = False) -> ByteLM:
     return ByteLM(MODEL, precision, activation_checkpointing)
 
 

@@ -26,7 +26,7 @@ from tools.bench.turns import SIDES, Comparison, Worker, compare_gradients, spre
 from tools.bench.update import compare_updates  # noqa: E402
 
 LAYERS, SEQ, HEAD_WIDTH = 4, 512, 64
-# B, K and optimizer of the steps that a law is fitted to; the largest model takes seconds for each.
+# B, K and optimizer of the steps that a cost model is fitted to; the largest model takes seconds for each.
 POINTS = ((1, 1, "adamw"), (1, 2, "adamw"), (2, 2, "adamw"), (4, 2, "adamw"), (2, 4, "adamw"))
 MUON_POINTS = ((1, 2, "muon"), (2, 2, "muon"))
 LARGEST_LOSS_DIFFERENCE, LARGEST_GRADIENT_DIFFERENCE = 1e-4, 1e-3
@@ -152,7 +152,7 @@ def parts(preset: str, batch: int, turns: int) -> None:
 @main.command()
 @click.option("--turns", default=5, show_default=True, help="Steps that are timed of each configuration.")
 def scaling(turns: int) -> None:
-    """A window's time a byte against B, K, S, H, layers and presets; bfloat16 against float32."""
+    """A window's time per byte against B, K, S, H, layers and presets; bfloat16 against float32."""
     compare_scaling(turns, click.echo)
     compare_precisions(turns, click.echo)
 
@@ -161,7 +161,7 @@ def scaling(turns: int) -> None:
 @click.option("--preset", default="demo", show_default=True, help="Whose model generates.")
 @click.option("--turns", default=7, show_default=True, help="Chunks that are timed after each context.")
 def generation(preset: str, turns: int) -> None:
-    """Bytes a second of generation after one chunk of context and after a hundred."""
+    """Bytes per second of generation after one chunk of context and after a hundred."""
     compare_contexts(resolve(preset=preset), turns, click.echo)
 
 

@@ -1,4 +1,4 @@
-"""Bytes a second of generation after a short and after a long context, by turns: the state is of constant size."""
+"""Bytes per second of generation after a short and after a long context, by turns: the state is of constant size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXTS = (1_024, 102_400)
 
 
 def compare_contexts(config: Config, turns: int, tell: Tell) -> None:
-    """Read both contexts, then generate a chunk after each, turn by turn; print bytes a second and their ratio."""
+    """Read both contexts, then generate a chunk after each, turn by turn; print bytes per second and their ratio."""
     seq = config.model.seq
     # Whole chunks: both turns then do the same work.
     contexts = [max(1, length // seq) * seq for length in CONTEXTS]

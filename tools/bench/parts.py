@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 from mlx_amort.backend import set_cpu_cache_limit
 from mlx_amort.config.values import Config, OptimizerConfig
 from mlx_amort.cost.measure.rates import measure_rates
-from mlx_amort.model.byte_lm import ByteLM
+from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.optim.stacks import stack_size
@@ -33,6 +34,28 @@ Tell = Callable[[str], None]
 _WIDTH = 4
 
 
+@dataclass(frozen=True)
+class Report:
+    """Prints how near a part of a step is to the machine's best. Units: FLOP/s and bytes/s."""
+
+    tell: Tell
+    turns: int
+    best_flops_per_s: float
+    copy_bytes_per_s: float
+
+    def products(self, name: str, run: Callable[[], object], flops: float) -> None:
+        """Time a part that multiplies, against the best product rate."""
+        self._line(name, _timed(run, self.turns), flops, self.best_flops_per_s, "GFLOP/s")
+
+    def traffic(self, name: str, run: Callable[[], object], moved_bytes: float) -> None:
+        """Time a part that moves memory, against the copy's rate."""
+        self._line(name, _timed(run, self.turns), moved_bytes, self.copy_bytes_per_s, "GB/s")
+
+    def _line(self, name: str, seconds: float, done: float, limit: float, unit: str) -> None:
+        rate = f"{done / seconds / 1e9:8.1f} {unit}, {done / seconds / limit:6.1%} of best"
+        self.tell(f"  {name:28} {seconds:8.3f} s {rate}")
+
+
 def compare_parts(config: Config, turns: int, tell: Tell) -> None:
     """Time the parts of a step apart; products against the best product rate, traffic against the copy's."""
     set_cpu_cache_limit()
@@ -42,61 +65,67 @@ def compare_parts(config: Config, turns: int, tell: Tell) -> None:
         f"parts of a step of {config.preset}, B {config.step.batch} W {config.step.effective_window}, fp32; "
         f"best product {best / 1e9:,.0f} GFLOP/s, copy {copy / 1e9:.1f} GB/s"
     )
-    flops = forward_flops_per_byte(config.model) * config.bytes_per_step
-    shapes = config.model.parameter_shapes()
+    report = Report(tell, turns, best, copy)
     model = ByteLM(config.model, activation_checkpointing=config.step.activation_checkpointing)
     state = new_train_state(model, config.optimizer, seed=0)
     mx.eval(state.weights, state.optimizer)
-    step = TrainingStep(model, config.step, config.optimizer)
-    random = np.random.default_rng(0)
-    shape = (config.step.batch, config.model.seq * config.step.chunks + 1)
-    batch = random.integers(0, 256, shape, dtype=np.uint8)
-    tokens = mx.array(batch)
-    forward = mx.compile(lambda weights: model.loss(weights, tokens, model.zero_state(config.step.batch))[0])
-
-    def rate(name: str, seconds: float, done: float, limit: float, unit: str) -> None:
-        tell(
-            f"  {name:28} {seconds:8.3f} s {done / seconds / 1e9:8.1f} {unit}, {done / seconds / limit:6.1%} of best"
-        )
-
-    seconds = _timed(lambda: mx.eval(forward(state.weights)), turns)
-    rate("window, forward", seconds, flops, best, "GFLOP/s")
-    seconds = _timed(lambda: mx.eval(step.accumulate(state.weights, batch)), turns)
-    rate(
-        "window, forward and backward",
-        seconds,
-        training_flops_per_byte(config) * config.bytes_per_step,
-        best,
-        "GFLOP/s",
-    )
+    _report_windows(report, config, model, state.weights)
+    shapes = config.model.parameter_shapes()
     gradients = {name: mx.random.normal(shape) for name, shape in shapes.items()}
     mx.eval(gradients)
+    _report_updates(report, config, gradients, state.weights)
+    summed = mx.compile(lambda one, other: {name: one[name] + other[name] for name in one})
+    report.traffic(
+        "accumulation, were it apart",
+        lambda: mx.eval(summed(gradients, state.weights)),
+        accumulation_bytes(shapes, _WIDTH),
+    )
+    tell("")
+
+
+def _report_windows(report: Report, config: Config, model: ByteLM, weights: Weights) -> None:
+    step = TrainingStep(model, config.step, config.optimizer)
+    shape = (config.step.batch, config.model.seq * config.step.chunks + 1)
+    batch = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    tokens = mx.array(batch)
+    forward = mx.compile(lambda weights: model.loss(weights, tokens, model.zero_state(config.step.batch))[0])
+    flops = forward_flops_per_byte(config.model) * config.bytes_per_step
+    report.products("window, forward", lambda: mx.eval(forward(weights)), flops)
+    flops = training_flops_per_byte(config) * config.bytes_per_step
+    report.products("window, forward and backward", lambda: mx.eval(step.accumulate(weights, batch)), flops)
+
+
+def _report_updates(report: Report, config: Config, gradients: Weights, weights: Weights) -> None:
+    shapes = config.model.parameter_shapes()
     adamw = OptimizerConfig(name="adamw")
     for name, own in (("update, Muon and AdamW", config.optimizer), ("update, AdamW alone", adamw)):
-        optimizer = init_optimizer_state(state.weights, own)
+        optimizer = init_optimizer_state(weights, own)
         update = mx.compile(
             lambda gradients, weights, optimizer, own=own: apply_update(
                 weights, gradients, optimizer, mx.array(1e-4), mx.array(True), own
             )
         )
-        seconds = _timed(lambda u=update, o=optimizer: mx.eval(u(gradients, state.weights, o)), turns)  # type: ignore[misc]
+        apply = partial(_apply, update, gradients, weights, optimizer)
         if own.name == "muon":
-            work = sum(each.long_flops + each.square_flops for each in orthogonalizations(shapes, own))
-            rate(name, seconds, work, best, "GFLOP/s")
+            flops = sum(each.long_flops + each.square_flops for each in orthogonalizations(shapes, own))
+            report.products(name, apply, flops)
         else:
-            rate(name, seconds, update_bytes(shapes, own.name, _WIDTH), copy, "GB/s")
+            report.traffic(name, apply, update_bytes(shapes, own.name, _WIDTH))
     for each in orthogonalizations(shapes, config.optimizer):
         count = stack_size(each.matrices, each.m * each.n, mx.default_device() == mx.Device(mx.cpu))
         stack = mx.random.normal((count, each.m, each.n))
         mx.eval(stack)
-        apart = partial(orthogonalize, stack, config.optimizer.coefficients)
-        seconds = _timed(lambda apart=apart: mx.eval(apart()), turns)  # type: ignore[misc]
-        work = (each.long_flops + each.square_flops) * count / each.matrices
-        rate(f"Newton-Schulz {count} × {each.m} × {each.n}", seconds, work, best, "GFLOP/s")
-    summed = mx.compile(lambda one, other: {name: one[name] + other[name] for name in one})
-    seconds = _timed(lambda: mx.eval(summed(gradients, state.weights)), turns)
-    rate("accumulation, were it apart", seconds, accumulation_bytes(shapes, _WIDTH), copy, "GB/s")
-    tell("")
+        apart = partial(_orthogonalize, stack, config)
+        flops = (each.long_flops + each.square_flops) * count / each.matrices
+        report.products(f"Newton-Schulz {count} × {each.m} × {each.n}", apart, flops)
+
+
+def _apply(update: Callable[..., object], gradients: Weights, weights: Weights, optimizer: Weights) -> None:
+    mx.eval(update(gradients, weights, optimizer))
+
+
+def _orthogonalize(stack: mx.array, config: Config) -> None:
+    mx.eval(orthogonalize(stack, config.optimizer.coefficients))
 
 
 def _timed(run: Callable[[], object], turns: int) -> float:

@@ -1,4 +1,4 @@
-"""What grows how: a window's time a byte as one quantity after the other is varied, and in bfloat16."""
+"""What grows how: a window's time per byte as one quantity after the other is varied, and in bfloat16."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def configurations() -> dict[str, list[Config]]:
 
 
 def compare_scaling(turns: int, tell: Tell) -> None:
-    """Print a table: microseconds a byte of windows, over the base's, FLOPs a byte and the rate that makes."""
+    """Print a table: microseconds a byte of windows, over the base's, FLOPs per byte and the rate that makes."""
     set_cpu_cache_limit()
-    tell("| varied | | windows, µs/byte | over the first | MFLOP a byte | GFLOP/s | update, s |")
+    tell("| varied | | windows, µs/byte | over the first | MFLOP per byte | GFLOP/s | update, s |")
     tell("|---|---|---|---|---|---|---|")
     for name, configs in configurations().items():
         times = times_by_turns(configs, turns)

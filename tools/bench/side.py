@@ -40,7 +40,7 @@ def random_batch(config: Config) -> Any:
 
 
 def mlx_side(config: Config, folder: Path, held: dict[str, Any]) -> Side:
-    """The trainer's own step. held: one state an optimizer, for a step's time does not depend on its values."""
+    """The trainer's own step. held: one state per optimizer, for a step's time does not depend on its values."""
     from mlx_amort.backend import load_blas, set_cpu_cache_limit
 
     load_blas()

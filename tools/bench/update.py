@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +26,9 @@ Tell = Callable[[str], None]
 Update = Callable[[Weights], float]
 
 
-def compare_updates(config: Config, turns: int, tell: Tell) -> None:
+def compare_updates(
+    config: Config, turns: int, tell: Tell, shapes: Sequence[tuple[int, int]] = ((1024, 1024), (1024, 4096))
+) -> None:
     """Time all three by turns on random gradients, and print ratios, peaks and orthogonality errors."""
     set_cpu_cache_limit()
     parameters, products = config.model.parameters, config.optimizer
@@ -52,7 +54,7 @@ def compare_updates(config: Config, turns: int, tell: Tell) -> None:
         ratios = [other / own for own, other in zip(times["ours"], samples, strict=True)]
         against = "" if name == "ours" else f", ours is faster by {spread(ratios)}"
         tell(f"  {name:26} {spread(samples)} s, {peaks[name] / 1e6:,.0f} MB beyond what is held{against}")
-    for shape in ((1024, 1024), (1024, 4096)):
+    for shape in shapes:
         ours, theirs = _errors(shape, products.coefficients)
         tell(
             f"  ‖O - UVᵀ‖/√m of {shape[0]} × {shape[1]} with singular values 1/i: {ours:.3f}, mlx {theirs:.3f}"

@@ -13,6 +13,7 @@ from typing import Any, Final
 from mlx_amort.config.values import Config, OptimizerName
 from mlx_amort.cost.profile_file import count_windows
 from mlx_amort.model.flops import Product, forward_flops_per_byte, trained_flops
+from mlx_amort.ops.constants import WIDTHS
 from mlx_amort.optim.stacks import stack_size
 from mlx_amort.optim.update_cost import accumulation_bytes, orthogonalizations, update_bytes
 
@@ -45,7 +46,7 @@ def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
     bandwidth = rates["copy_bytes_per_s"]
     c1_s = sum(trained_flops(product, config) / product["flops_per_s"] for product in window)
     shapes = config.model.parameter_shapes()
-    width = 2 if config.step.precision == "bf16-pure" else 4
+    width = WIDTHS[config.step.precision].weights
     products_s = {"muon": sum(product["share_flops"] / product["flops_per_s"] for product in update)}
     c0_s = {
         name: update_bytes(shapes, name, width) / bandwidth + products_s.get(name, 0.0) for name in OPTIMIZERS

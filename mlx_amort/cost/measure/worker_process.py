@@ -18,8 +18,8 @@ from mlx_amort.amounts import format_size
 from mlx_amort.config.reading import to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.cost.configuration import Point
-from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.ops.constants import Backend
 
 # The estimate may be this much too high: only what is beyond it is refused untried.
 _DOUBT = 1.1

@@ -9,24 +9,27 @@ An array is R·L·H float32 numbers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from mlx_amort.config.model import CONVOLUTION_WIDTH
+from mlx_amort.config.model import BlockKind
 from mlx_amort.config.values import Config
+from mlx_amort.ops.constants import (
+    CONVOLUTION_TAIL,
+    CPU_QUERY_BLOCK,
+    FLOAT32_BYTES,
+    FOLD,
+    GPU_QUERY_BLOCK,
+    SUB_CHUNK,
+    WIDTHS,
+    Backend,
+)
 from mlx_amort.ops.pieces import count_pieces
 
-Backend = Literal["cpu", "metal", "cuda"]
-BlockKind = Literal["attention", "recurrent"]
-
-WIDE: Final = 4
-"""Bytes of float32."""
-# As in ops/attention.py, linear_attention.py and elementary.py, which load mlx.
-QUERY_BLOCK: Final = {"cpu": 128, "metal": 256, "cuda": 0}
-SUB_CHUNK: Final = 64
-FOLD: Final = 32
-TAIL: Final = CONVOLUTION_WIDTH - 1
-"""Inputs that the convolution keeps of what came before."""
+WIDE: Final = FLOAT32_BYTES
+# 0: fused in both directions.
+QUERY_BLOCK: Final[Mapping[Backend, int]] = {"cpu": CPU_QUERY_BLOCK, "metal": GPU_QUERY_BLOCK, "cuda": 0}
 
 
 @dataclass(frozen=True)
@@ -141,20 +144,6 @@ class Half:
         return self.entry + piece + self.matrices + (0 if is_last else self.undivided + self.sums)
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Bytes of a number: weights, compute (activations), gradients."""
-
-    weights: int
-    compute: int
-    gradients: int
-
-
-def widths_of(precision: str) -> Widths:
-    """The policy's widths (ops/precision.py)."""
-    return {"fp32": Widths(4, 4, 4), "bf16": Widths(4, 2, 4), "bf16-pure": Widths(2, 2, 2)}[precision]
-
-
 def halves_of(config: Config, backend: Backend) -> list[Half]:
     """Both halves of every block, in the order of the forward pass."""
     model = config.model
@@ -176,7 +165,7 @@ def _halves_of_block(config: Config, backend: Backend, kind: BlockKind, rows: in
 
 def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half:
     """Kept: x, u = rms(x), q k v, out, out with its heads joined; row statistics in float32."""
-    model, compute = config.model, widths_of(config.step.precision).compute
+    model, compute = config.model, WIDTHS[config.step.precision].compute
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
     kept = 7 * one + positions * (1 + model.heads) * WIDE
@@ -199,11 +188,15 @@ def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half
 def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Half:
     """Kept: x, u, the convolution's input and output (3 H each; k and v are parts of it), q, out, its norm, the gate,
     their product; on slots k once more, without what is not valid. Most is there with the sub-chunks."""
-    model, compute = config.model, widths_of(config.step.precision).compute
+    model, compute = config.model, WIDTHS[config.step.precision].compute
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
     arrays = 14 if model.is_patched else 13
-    kept = arrays * one + rows * TAIL * 3 * width * compute + positions * (1 + 4 * model.heads) * WIDE
+    kept = (
+        arrays * one
+        + rows * CONVOLUTION_TAIL * 3 * width * compute
+        + positions * (1 + 4 * model.heads) * WIDE
+    )
     counts, is_one = _RECURRENCE[compute], config.step.effective_window == 1
     sub_chunk = min(SUB_CHUNK, length * config.step.effective_window)
     scores = positions * model.heads * sub_chunk * WIDE
@@ -227,7 +220,7 @@ def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Hal
 
 def _feed_forward(config: Config, backend: Backend, block: BlockKind, rows: int, length: int) -> Half:
     """Kept: x, n = rms(x), and up n, of which GELU is computed again."""
-    model, compute, positions = config.model, widths_of(config.step.precision).compute, rows * length
+    model, compute, positions = config.model, WIDTHS[config.step.precision].compute, rows * length
     one, wide = positions * model.hidden * compute, positions * model.hidden * WIDE
     hidden = positions * model.ffn * compute
     kept = 2 * one + hidden + positions * WIDE
@@ -251,7 +244,7 @@ def _half(
 def head_at_work(config: Config, backend: Backend, half: Half) -> int:
     """The final norm, the logits and their cross-entropy, with the gradient of the last half, in bytes."""
     model, step = config.model, config.step
-    compute = widths_of(step.precision).compute
+    compute = WIDTHS[step.precision].compute
     positions = step.batch * step.effective_window * model.seq
     logits, array = positions * model.vocabulary * WIDE, positions * model.hidden * WIDE
     recomputes = step.activation_checkpointing
@@ -279,7 +272,7 @@ def _late_logits(compute: int, recomputes: bool, pieces: int) -> float:
 
 
 def _matrix_bytes(config: Config, backend: Backend, numbers: int, pieces: int) -> int:
-    widths = widths_of(config.step.precision)
+    widths = WIDTHS[config.step.precision]
     if widths.compute == WIDE:
         return numbers * widths.gradients
     if backend != "cpu":

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_amort.amounts import format_size
-from mlx_amort.config.reading import resolve, to_dict
+from mlx_amort.command_line import command, train_command
 from mlx_amort.config.values import Config, Precision
-from mlx_amort.cost.memory.blocks import Backend
 from mlx_amort.cost.memory.estimate import estimate
-from mlx_amort.data.sources import DISK_DTYPES
+from mlx_amort.data.parts import DISK_DTYPES
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Backend
 
 MOST_WAYS = 3
 LARGEST_BATCH = 1 << 16
@@ -21,24 +20,6 @@ _FAR = 1 << 10
 # Rows that divide into any number of pieces (ops/pieces.py).
 _DOZEN = 12
 
-# Flags of `train` by the key they set; any other key goes through --set.
-_FLAGS = {
-    "model.trunk": "trunk",
-    "model.seq": "seq",
-    "step.batch": "batch",
-    "step.chunks": "chunks",
-    "step.window": "window",
-    "step.accum": "accum",
-    "step.precision": "precision",
-    "step.activation_checkpointing": "activation-checkpointing",
-    "optimizer.name": "optimizer",
-    "schedule.base_lr": "lr",
-    "schedule.name": "schedule",
-    "run.steps": "steps",
-    "run.bytes": "bytes",
-    "run.seed": "seed",
-    "run.memory_limit_bytes": "memory-limit",
-}
 _WHERE = {
     "cpu": "this machine has",
     "metal": "the device's recommended working set is",
@@ -90,7 +71,7 @@ def check_fits(
     todo = (
         f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"
     )
-    raise UserError(what, why, f"{todo} (mlx-amort memory-estimate lists them), or {escape} to go ahead")
+    raise UserError(what, why, f"{todo} ({command('memory-estimate')} lists them), or {escape} to go ahead")
 
 
 def check_data(config: Config, limit: int, escape: str = "--force") -> None:
@@ -154,37 +135,6 @@ def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
 def with_step(config: Config, **changes: Any) -> Config:
     """`config` with other values in its step."""
     return replace(config, step=replace(config.step, **changes))
-
-
-def train_command(config: Config) -> str:
-    """The command that trains `config`: its preset, and what differs from it."""
-    words = ["mlx-amort", "train"]
-    if config.preset is not None:
-        words += ["--preset", config.preset]
-    known = to_dict(resolve(preset=config.preset))
-    for section, values in to_dict(config).items():
-        if section == "preset":
-            continue
-        for key, value in values.items():
-            if value != known[section][key]:
-                words += _words(section, key, value)
-    return shlex.join(words)
-
-
-def _words(section: str, key: str, value: Any) -> list[str]:
-    name = f"{section}.{key}"
-    if name == "data.sources":
-        sources = [
-            source["path"] if source["weight"] == 1 else f"{source['path']}:{source['weight']:g}"
-            for source in value
-        ]
-        return [word for source in sources for word in ("--data", source)]
-    flag = _FLAGS.get(name)
-    if isinstance(value, bool):
-        return [f"--{'' if value else 'no-'}{flag}"] if flag else ["--set", f"{name}={str(value).lower()}"]
-    if value is None:
-        value = "null"
-    return [f"--{flag}", str(value)] if flag else ["--set", f"{name}={value}"]
 
 
 _MOST_BATCHES = 100_000

@@ -21,7 +21,8 @@ from typing import Literal
 
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, OptimizerConfig
-from mlx_amort.cost.memory.blocks import TAIL, WIDE, Backend, halves_of, head_at_work, widths_of
+from mlx_amort.cost.memory.blocks import WIDE, halves_of, head_at_work
+from mlx_amort.ops.constants import CONVOLUTION_TAIL, WIDTHS, Backend, Precision
 from mlx_amort.ops.newton_schulz import takes_gram_form
 from mlx_amort.optim.partition import owners
 from mlx_amort.optim.stacks import stack_size
@@ -96,8 +97,8 @@ def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
 
 
 @lru_cache
-def _always(model: ModelConfig, precision: str, optimizer: str) -> Mapping[str, int]:
-    widths = widths_of(precision)
+def _always(model: ModelConfig, precision: Precision, optimizer: str) -> Mapping[str, int]:
+    widths = WIDTHS[precision]
     shapes = model.parameter_shapes()
     # Muon keeps one number a parameter, AdamW two.
     kept = {"muon": 1, "adamw": 2}
@@ -139,7 +140,7 @@ def _state_bytes(config: Config) -> int:
     model = config.model
     blocks = sum(kind == "recurrent" for kind in model.block_kinds)
     memory = model.hidden * model.head_width * WIDE
-    tail = TAIL * 3 * model.hidden * widths_of(config.step.precision).compute
+    tail = CONVOLUTION_TAIL * 3 * model.hidden * WIDTHS[config.step.precision].compute
     return 2 * blocks * config.step.batch * (memory + tail)
 
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_amort.backend import _device_memory_bytes
+from mlx_amort.backend.machine import _device_memory_bytes
 from mlx_amort.config.reading import resolve
 from mlx_amort.cost.configuration import point_of
 from mlx_amort.cost.measure import worker_process as process
 from mlx_amort.cost.measure.roofline import floors_of
 from mlx_amort.cost.measure.worker_process import Outcome, ProcessMeasurer, usable_memory_bytes
+from mlx_amort.ops.constants import Backend
 
 TINY = resolve(
     overrides=[
@@ -123,7 +124,7 @@ def test_an_accelerator_has_its_own_memory() -> None:
     ],
 )
 def test_device_memory_is_asked_by_backend(
-    backend: str, info: dict[str, str | int], expected: int | None
+    backend: Backend, info: dict[str, str | int], expected: int | None
 ) -> None:
     assert _device_memory_bytes(info, backend) == expected
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_amort.cli.options import RequestedConfig, config_options
+from mlx_amort.command_line import train_command
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.cost.memory.budget import (
@@ -17,7 +18,6 @@ from mlx_amort.cost.memory.budget import (
     check_fits,
     largest_batch,
     nearest_fits,
-    train_command,
     with_step,
 )
 from mlx_amort.cost.memory.estimate import estimate

@@ -11,10 +11,9 @@ from mlx_amort.config.presets import preset_names
 from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.worker_process import run_worker
-from mlx_amort.cost.memory import blocks as halves
-from mlx_amort.cost.memory.blocks import Backend, halves_of
+from mlx_amort.cost.memory.blocks import halves_of
 from mlx_amort.cost.memory.estimate import estimate, first_order_of, first_order_rule, temporaries_of
-from mlx_amort.ops import attention, convolution, elementary, linear_attention
+from mlx_amort.ops.constants import Backend
 from tests.reference import memory_by_hand
 
 SMALL = (
@@ -148,6 +147,7 @@ def test_the_document_says_what_the_estimate_computes(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -180,13 +180,6 @@ def test_real_steps_peak_where_the_estimate_says(overrides: tuple[str, ...]) -> 
     assert 0.85 <= found.phase_bytes["update"] / measured["phase_bytes"]["update"] <= 1.5
 
 
-def test_constants_of_the_operations_are_those_of_the_estimate() -> None:
-    assert halves.QUERY_BLOCK["cpu"] == attention.CPU_QUERY_BLOCK
-    assert halves.QUERY_BLOCK["metal"] == attention.GPU_QUERY_BLOCK
-    assert (halves.SUB_CHUNK, halves.TAIL) == (linear_attention.SUB_CHUNK, convolution.TAIL)
-    assert halves.FOLD == elementary.FOLD
-
-
 def test_scores_of_a_chunk_shorter_than_a_block_are_its_own() -> None:
     dense = ("model.trunk=dense", "model.heads=8", "step.window=1")
     longer, shorter = (
@@ -197,6 +190,7 @@ def test_scores_of_a_chunk_shorter_than_a_block_are_its_own() -> None:
     assert longer.workspace - shorter.workspace == 3 * 2048 * 8 * (64 - 32) * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -1,35 +1,13 @@
-"""The BLAS that is loaded before mlx, how its idle threads behave, and what Metal keeps wired."""
+"""What Metal keeps wired, and what is set before mlx is loaded."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import mlx.core as mx
 import pytest
 
-from mlx_amort import backend
-from mlx_amort.backend import load_blas, wired_working_set
-
-PROGRAM = """
-import os
-from mlx_amort.backend import load_blas
-load_blas()
-print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux loads OpenBLAS: nothing to see elsewhere")
-@pytest.mark.parametrize(("given", "expected"), [(None, "16"), ("20", "20")])
-def test_idle_blas_threads_sleep_soon_unless_told_otherwise(given: str | None, expected: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
-    if given is not None:
-        environment["OPENBLAS_THREAD_TIMEOUT"] = given
-    printed = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == expected
+from mlx_amort.backend import load_blas, machine, wired_working_set
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")])
@@ -53,7 +31,7 @@ def test_on_metal_the_wired_limit_is_the_recommended_working_set_and_put_back(
         limits.append(limit)
         return 7
 
-    monkeypatch.setattr(backend, "_backend", lambda: name)
+    monkeypatch.setattr(machine, "_backend", lambda: name)
     monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
     monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 12_000})
     with pytest.raises(KeyboardInterrupt), wired_working_set():

@@ -1,13 +1,10 @@
-"""The machine under a run: which BLAS, which device, how much memory.
+"""The machine under a run: which device, how much memory, what its record says.
 
-On Linux MLX's wheel multiplies matrices with the reference BLAS, about 28 times slower than OpenBLAS. The
-names it calls are resolved when `mlx.core` is loaded; an OpenBLAS in the global namespace by then takes over.
 Nothing here imports mlx before it is asked about the device.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import subprocess
@@ -17,43 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
-_IDLE_SETTING, _IDLE_CYCLES_LOG2 = "OPENBLAS_THREAD_TIMEOUT", "16"
-_TF32_SETTING = "MLX_ENABLE_TF32"
+from mlx_amort.backend.blas import blas_name, usable_cores
+from mlx_amort.ops.constants import Backend
+
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-def load_blas() -> None:
-    """Put OpenBLAS, where Linux has it, before MLX's own BLAS; must run before `import mlx.core`.
-
-    On GPUs float32 products are float32 then, unless MLX_ENABLE_TF32 is set: MLX's default there rounds operands to
-    10 bits, which the Gram form and polynomials of degree 9 (ops/orthogonalize.py) do not stand.
-    """
-    os.environ.setdefault(_TF32_SETTING, "0")
-    # After mlx is loaded its calls are bound, and a library that is merely present would be reported as used.
-    if sys.platform != "linux" or "mlx.core" in sys.modules or _has_openblas():
-        return
-    # OpenBLAS' idle threads spin for 2^26 cycles by default, on cores that MLX's elementwise kernels need.
-    os.environ.setdefault(_IDLE_SETTING, _IDLE_CYCLES_LOG2)
-    for name in _OPENBLAS_NAMES:
-        try:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            continue
-        return
-
-
-def blas_name() -> str:
-    """The BLAS that multiplies float32 matrices on the CPU, with what would make it faster."""
-    if sys.platform == "darwin":
-        return "Accelerate"
-    if not _has_openblas():
-        return "reference BLAS (slow: install libopenblas0-pthread for about 28 times faster products)"
-    library = ctypes.CDLL(None)
-    library.openblas_get_config.restype = ctypes.c_char_p
-    version = " ".join(library.openblas_get_config().decode().split()[:2])
-    threads = library.openblas_get_num_threads()
-    return f"{version} ({threads} thread{'s' if threads != 1 else ''})"
 
 
 def describe_machine() -> dict[str, Any]:
@@ -71,7 +35,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_bytes": _memory_bytes(),
         "device_memory_bytes": _device_memory_bytes(mx.device_info(), backend),
         "backend": backend,
@@ -98,26 +62,24 @@ def wired_working_set() -> Iterator[None]:
         mx.set_wired_limit(before)
 
 
-def _backend() -> str:
-    import mlx.core as mx
+def _backend() -> Backend:
+    from mlx_amort.ops.paths import device_path
 
-    if mx.default_device().type == mx.cpu:
-        return "cpu"
-    return "metal" if mx.metal.is_available() else "cuda"
+    return device_path()
 
 
-def _device_memory_bytes(info: Mapping[str, str | int], backend: str) -> int | None:
+def _device_memory_bytes(info: Mapping[str, str | int], backend: Backend) -> int | None:
     """Metal: the working set that the system recommends; CUDA: what is free now, else all; CPU: None.
 
     Keys as MLX's device_info has them; a version that lacks them all gives None.
     """
-    keys = {"metal": ("max_recommended_working_set_size",), "cuda": ("free_memory", "total_memory")}
-    found = (info.get(key) for key in keys.get(backend, ()))
+    keys: dict[Backend, tuple[str, ...]] = {
+        "cpu": (),
+        "metal": ("max_recommended_working_set_size",),
+        "cuda": ("free_memory", "total_memory"),
+    }
+    found = (info.get(key) for key in keys[backend])
     return next((int(value) for value in found if value), None)
-
-
-def _has_openblas() -> bool:
-    return hasattr(ctypes.CDLL(None), "openblas_get_config")
 
 
 def _processor() -> str:

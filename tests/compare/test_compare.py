@@ -13,53 +13,12 @@ from hypothesis import strategies as st
 
 from mlx_amort.cli.compare import command
 from mlx_amort.compare import Curve, compare, read_curve
-from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
-from mlx_amort.train.run_folder import RunFolder
+from tests.compare.written import append_rows, validation, with_seed, write_csv, write_run
 from tests.train.tiny import tiny_config
 
 # Validation bits per byte of the published pair of models (80M and 270M parameters) at equal bytes seen.
 PUBLISHED = {200e6: (1.085, 1.044), 395e6: (0.993, 0.987), 590e6: (0.954, 0.937)}
-
-
-def write_csv(path: Path, points: dict[float, float]) -> Path:
-    lines = [f"{seen:.0f},{bits}" for seen, bits in points.items()]
-    path.write_text("\n".join(["bytes,val_bits", *lines]) + "\n", encoding="utf-8")
-    return path
-
-
-def write_run(
-    folder: Path,
-    config: Config,
-    bits: list[float],
-    val_bytes: int = 500,
-    fingerprint: str = "f",
-    step_s: float = 0.5,
-) -> Path:
-    """A run's folder with a validation after every second step."""
-    folder.mkdir()
-    RunFolder(folder).write(config, {"corpora": [{"name": "t", "units": 9, "fingerprint": fingerprint}]})
-    rows: list[dict[str, object]] = []
-    for number, found in enumerate(bits, start=1):
-        for step in (2 * number - 1, 2 * number):
-            seen = step * config.bytes_per_step
-            rows.append(
-                {
-                    "step": step,
-                    "bytes": seen,
-                    "loss_bits": 2.0,
-                    "step_s": step_s,
-                    "applied": True,
-                    "peak_bytes": 9,
-                }
-            )
-        rows.append({"step": step, "bytes": seen, "val_bits": found, "val_bytes": val_bytes, "whole": False})
-    RunFolder(folder).metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder
-
-
-def with_seed(config: Config, seed: int) -> Config:
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed))
 
 
 @pytest.fixture
@@ -95,17 +54,17 @@ def test_what_the_terminal_shows(pair: list[str], tmp_path: Path) -> None:
     assert "bytes 80m.csv 270m.csv difference" in lines
     assert "150,000,000 - - -" in lines and "1,000,000,000 - - -" in lines
     assert "200,000,000 1.0850 1.0440 -3.78 %" in lines and "297,500,000 1.0390 1.0155 -2.26 %" in lines
-    assert "-: outside what this run was validated at; nothing is extrapolated" in lines
+    assert "-: outside the bytes at which this run was validated; nothing is extrapolated" in lines
     assert "not compared: a CSV does not tell them" in lines
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 @given(st.lists(st.floats(0.5, 8.0), min_size=1, max_size=6), st.floats(-1, 8))
-def test_a_curve_is_never_left(bits: list[float], place: float) -> None:
+def test_a_curve_is_never_left(bits: list[float], point: float) -> None:
     curve = Curve("c", tuple(map(float, range(len(bits)))), tuple(bits))
-    found = curve.at("bytes", place)
-    if 0 <= place <= len(bits) - 1:
-        around = bits[int(place) : int(place) + 2]
+    found = curve.at("bytes", point)
+    if 0 <= point <= len(bits) - 1:
+        around = bits[int(point) : int(point) + 2]
         assert found is not None and min(around) - 1e-9 <= found <= max(around) + 1e-9
     else:
         assert found is None
@@ -126,7 +85,7 @@ def test_equal_seconds_count_every_step(tmp_path: Path) -> None:
     fast = write_run(tmp_path / "fast", config, [4.0, 3.0, 2.0, 1.5], step_s=0.5)
     compared = compare([read_curve(slow), read_curve(fast)])
     assert compared.curves[0].seconds == (2, 4, 6, 8) and compared.curves[1].seconds == (1, 2, 3, 4)
-    assert {place.at: place.val_bits for place in compared.at_seconds} == {
+    assert {point.at: point.bits for point in compared.at_seconds} == {
         2: (4.0, 3.0),
         3: (3.5, 2.0),
         4: (3.0, 1.5),
@@ -153,7 +112,7 @@ def test_warnings_name_what_makes_figures_those_of_other_texts(tmp_path: Path) -
 def test_repeats_of_a_run_are_known(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "t")
     first = write_run(tmp_path / "first", config, [3.0, 2.0])
-    for seed, wanted in ((0, "is what the same run makes, repeated"), (1, "is what a seed makes")):
+    for seed, wanted in ((0, "comes from repeating the run"), (1, "comes from the seed")):
         again = write_run(tmp_path / f"again{seed}", with_seed(config, seed), [3.0, 1.98])
         (warning,) = compare([read_curve(first), read_curve(again)]).warnings
         assert "-1.00 %" in warning and wanted in warning
@@ -172,7 +131,7 @@ def test_a_small_difference_needs_two_seeds_of_each(tmp_path: Path) -> None:
     third = read_curve(write_run(tmp_path / "d", with_seed(other, 1), [3.0, 1.97]))
     told = compare([*curves, third]).warnings
     assert not [warning for warning in told if "rests on one seed" in warning]
-    assert [warning for warning in told if "+0.50 % is what a seed makes" in warning]
+    assert [warning for warning in told if "+0.50 % comes from the seed" in warning]
     large = read_curve(write_run(tmp_path / "e", other, [3.0, 1.5]))
     assert not compare([curves[0], large]).warnings
 
@@ -183,6 +142,12 @@ def test_runs_without_a_common_range_say_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(early), str(late)])
     assert "not compared: the runs have no bytes in common where all were validated" in result.output
     assert "before its first validation" in result.output
+
+
+def test_names_drive_no_terminal(tmp_path: Path) -> None:
+    paths = [str(write_csv(tmp_path / name, {10: 3.0, 20: 2.0})) for name in ("a\x1b[31m.csv", "b\n.csv")]
+    printed = CliRunner().invoke(command, paths).output
+    assert "\x1b" not in printed and "a\\x1b[31m.csv: 2 validations" in printed and "b\\n.csv: " in printed
 
 
 def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
@@ -203,10 +168,12 @@ def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
     for arguments, message in [
         ([good], "at least two runs"),
         ([good, good], "named twice"),
+        ([*pair, "--out", str(empty)], r"is a folder; name a file, such as .*empty/compare\.png"),
+        ([*pair, "--out", "/dev/full"], "is not a regular file"),
         ([good, str(empty)], "is not the folder of a run"),
         ([good, str(tmp_path / "nowhere")], "no such folder"),
         ([good, str(unvalidated)], "has no validation in its log yet"),
-        ([good, str(tokens)], "bits a token id"),
+        ([good, str(tokens)], "bits per token id"),
         ([good, str(tmp_path / "words.csv")], r"words\.csv:2: val_bits is 'many', not a number"),
         ([good, str(tmp_path / "columns.csv")], "has no column val_bits"),
         ([good, str(tmp_path / "binary")], "neither a run's folder nor a CSV"),
@@ -216,16 +183,6 @@ def test_mistakes_are_told(tmp_path: Path, pair: list[str]) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             CliRunner().invoke(command, arguments, catch_exceptions=False)
-
-
-def append_rows(folder: Path, *rows: dict[str, object]) -> Path:
-    with RunFolder(folder).metrics.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def validation(step: int, seen: int, bits: float, val_bytes: int, whole: bool) -> dict[str, object]:
-    return {"step": step, "bytes": seen, "val_bits": bits, "val_bytes": val_bytes, "whole": whole}
 
 
 def test_validations_of_more_text_are_no_part_of_the_curve(tmp_path: Path) -> None:
@@ -251,8 +208,8 @@ def test_runs_are_compared_over_the_text_that_both_validated(tmp_path: Path) -> 
     )
     once = append_rows(write_run(tmp_path / "once", config, []), validation(4, end, 2.75, 9000, True))
     compared = compare([read_curve(often), read_curve(once)])
-    assert [(place.at, place.val_bits) for place in compared.at_bytes] == [(end, (2.5, 2.75))]
-    assert not [warning for warning in compared.warnings if "more and less text" in warning]
+    assert [(point.at, point.bits) for point in compared.at_bytes] == [(end, (2.5, 2.75))]
+    assert not [warning for warning in compared.warnings if "different amounts of text" in warning]
 
 
 def test_other_corpora_are_said_first_and_have_no_difference(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Where what was built once for this machine is kept: the user's cache folder, or a temporary one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+_NAME = "mlx-amort"
+
+
+def cache_folder() -> Path:
+    """A folder of the user's that may hold code: in $XDG_CACHE_HOME, ~/.cache, else in the temporary folder.
+
+    What is kept in it is loaded as code, so one in the temporary folder must belong to the user alone.
+    """
+    # An empty HOME would be read as the root folder.
+    home_cache = "" if os.environ.get("HOME") == "" else os.path.expanduser("~/.cache")
+    for base in (os.environ.get("XDG_CACHE_HOME", ""), home_cache):
+        if os.path.isabs(base) and _is_made(Path(base, _NAME)):
+            return Path(base, _NAME)
+    shared = Path(tempfile.gettempdir(), f"{_NAME}-{os.getuid()}")
+    if _is_made(shared) and _is_ours_alone(shared):
+        return shared
+    return Path(tempfile.mkdtemp(prefix=f"{_NAME}-"))
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    may_hold_code = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    return may_hold_code and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
