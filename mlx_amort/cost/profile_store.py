@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mlx_amort.config.values import Config
-from mlx_amort.files import write_whole
+from mlx_amort.files import cache_folder, write_whole
 
 FILE_NAME = "profile.json"
 # What is measured beside a profile that has a law, until it has one of its own.
@@ -25,8 +24,7 @@ TIMELESS_MODEL_KEYS = ("scale_residual_init",)
 
 def profiles_folder() -> Path:
     """$XDG_CACHE_HOME/mlx-amort/profiles, ~/.cache where that is not set."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "mlx-amort" / "profiles"
+    return cache_folder() / "profiles"
 
 
 def kept_profiles() -> list[Path]:

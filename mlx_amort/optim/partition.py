@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, Literal
 
 Owner = Literal["muon", "adamw"]
+
+BUFFERS: Final[Mapping[Owner, int]] = {"muon": 1, "adamw": 2}
+"""Arrays of a parameter's size that its owner keeps: Muon its momentum, AdamW two moments."""
 
 # The matrices of the blocks, by the last part of the name: they map hidden vectors to hidden vectors.
 _BLOCK_MATRICES: Final = frozenset({"qkv", "gate", "proj", "up", "down", "decay_w"})
@@ -29,6 +33,11 @@ def _owner(name: str, shape: tuple[int, ...], optimizer: str) -> Owner:
     if len(shape) != 2:
         raise ValueError(f"{name} has shape {shape}, and Muon orthogonalises matrices")
     return "muon"
+
+
+def state_numbers(shapes: Mapping[str, tuple[int, ...]], optimizer: str) -> int:
+    """Numbers in the optimizer's state: every parameter's buffers. As wide as the weights."""
+    return sum(BUFFERS[owner] * math.prod(shapes[name]) for name, owner in owners(shapes, optimizer).items())
 
 
 def has_weight_decay(name: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.ops.newton_schulz import count_flops
-from mlx_amort.optim.partition import owners
+from mlx_amort.optim.partition import BUFFERS, owners
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -45,12 +45,11 @@ def orthogonalizations(shapes: Shapes, config: OptimizerConfig) -> list[Orthogon
 def update_bytes(shapes: Shapes, optimizer: str, width: int) -> int:
     """Bytes that one update moves: weight, gradient and the owner's buffers read, weight and buffers written.
 
-    `width`: bytes of a number. In float32 28 bytes a parameter of AdamW, 20 of Muon.
+    `width`: bytes of a number. In float32 28 bytes per parameter of AdamW, 20 of Muon.
     """
     moved = 0
     for name, owner in owners(shapes, optimizer).items():
-        buffers = 1 if owner == "muon" else 2
-        moved += (3 + 2 * buffers) * math.prod(shapes[name]) * width
+        moved += (3 + 2 * BUFFERS[owner]) * math.prod(shapes[name]) * width
     return moved
 
 

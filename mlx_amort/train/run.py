@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -18,8 +17,8 @@ from mlx_amort.data.corpus import Corpus, ProgressCallback, check_ids, unit_name
 from mlx_amort.data.opening import Corpora, open_corpora
 from mlx_amort.data.stream import ByteStream
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.ops.precision import policy_of
-from mlx_amort.optim.partition import owners
+from mlx_amort.ops.constants import WIDTHS
+from mlx_amort.optim.partition import state_numbers
 from mlx_amort.train.checkpoint import versions
 from mlx_amort.train.checkpoint_folders import CHECKPOINTS
 from mlx_amort.train.metrics import MetricsLog
@@ -68,8 +67,8 @@ def new_run(
     `checking` is told how many ids of the corpora have been checked, which takes long for large ones.
     """
     config = with_absolute_sources(config)
-    # Asked for first: it refuses a run without a length, or of less than a step.
-    assert config.total_steps > 0
+    # Asked for before anything is written: it refuses a run without a length, or of less than a step.
+    _ = config.total_steps
     machine = describe_machine()
     corpora, stream = open_data(config, checking)
     model = model_of(config)
@@ -84,14 +83,9 @@ def new_run(
 
 def state_bytes(config: Config) -> int:
     """Bytes of weights, gradient accumulator and optimizer state: what a step needs before any activation."""
-    policy = policy_of(config.step.precision)
-    shapes = config.model.parameter_shapes()
-    # Muon keeps one array of a matrix's size, AdamW two.
-    kept = {"muon": 1, "adamw": 2}
-    return sum(
-        math.prod(shapes[name]) * (policy.weights.size * (1 + kept[owner]) + policy.gradients.size)
-        for name, owner in owners(shapes, config.optimizer.name).items()
-    )
+    widths, parameters = WIDTHS[config.step.precision], config.model.parameters
+    state = state_numbers(config.model.parameter_shapes(), config.optimizer.name)
+    return (parameters + state) * widths.weights + parameters * widths.gradients
 
 
 def open_data(config: Config, checking: ProgressCallback | None) -> tuple[Corpora, ByteStream]:

@@ -24,6 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 def amort(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}
+    # Threads of products are part of what a machine is.
+    threads = os.environ.get("OPENBLAS_NUM_THREADS")
+    environment |= {} if threads is None else {"OPENBLAS_NUM_THREADS": threads}
     return subprocess.run(
         [sys.executable, "-m", "mlx_amort", "train", *arguments],
         capture_output=True,

@@ -27,7 +27,7 @@ corpus
   split       488 to train on, 122 held out: its end, in 2 of 2 files: a.txt to b.txt
   entropy     3.116 bits per byte, order 0, over the whole corpus
   zlib -9     {ZLIB_BITS:.3f} bits per byte, over the validation part
-  boundaries  against 8 slots a chunk of 32 bytes (patch stride 4)
+  boundaries  against 8 slots in a chunk of 32 bytes (patch stride 4)
     every     0.312 per byte; 100.0% of 19 chunks overflow; 20.0% of boundaries get no slot
     first     0.238 per byte; 0.0% of 19 chunks overflow; 0.0% of boundaries get no slot
   sample

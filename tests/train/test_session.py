@@ -452,11 +452,14 @@ def test_the_best_validation_is_told_and_kept(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter([4.5, 4.25, 4.75, 5.0])
-    quality = lambda bits: Evaluation((CorpusQuality("text", bits * math.log(2) * 100, 100),), False)  # noqa: E731
-    monkeypatch.setattr(validation, "evaluate", lambda *_, **__: quality(next(found)))
+
+    def scored(*_: object, **__: object) -> Evaluation:
+        return Evaluation((CorpusQuality("text", next(found) * math.log(2) * 100, 100),), False)
+
+    monkeypatch.setattr(validation, "evaluate", scored)
     config = tiny_config(text, steps=8, eval_every=2, keep_checkpoints=1, keep_best=True)
     _, summary = start(config, tmp_path / "run")
-    assert (summary.quality.best_val_step, summary.quality.best_val_bits) == (4, pytest.approx(4.25))
+    assert summary.quality.best_val_step == 4 and summary.quality.best_val_bits == pytest.approx(4.25)
     assert summary.files.best_checkpoint == str(tmp_path / "run" / "best" / "step-00000004")
     printed = "\n".join(summary_lines(summary))
     assert "4.2500 bits per byte at step 4; over the same text the last is 5.0000, worse by 0.7500" in printed

@@ -16,7 +16,7 @@ from mlx_amort.config.values import OptimizerConfig, Precision, ScheduleConfig, 
 from mlx_amort.model.blocks import Weights
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.optim.schedules import learning_rate
-from mlx_amort.train import loop
+from mlx_amort.train import session
 from mlx_amort.train.run import new_run
 from mlx_amort.train.state import new_train_state
 from mlx_amort.train.step import Tokens, TrainingStep
@@ -135,7 +135,7 @@ def test_each_function_is_traced_once_in_a_run(
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(loop, "TrainingStep", Watched)
+    monkeypatch.setattr(session, "TrainingStep", Watched)
     config = tiny_config(write_text(tmp_path), precision, eval_every=2, save_every=2)
     config = dataclasses.replace(config, step=dataclasses.replace(step, precision=precision))  # type: ignore[arg-type]
     rates = {learning_rate(n, config.total_steps, config.schedule) for n in range(config.total_steps)}

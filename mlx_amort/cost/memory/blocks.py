@@ -15,6 +15,14 @@ from typing import Final
 
 from mlx_amort.config.model import BlockKind
 from mlx_amort.config.values import Config
+from mlx_amort.cost.memory.counts import (
+    AttentionCounts,
+    Counts,
+    FeedForwardCounts,
+    HeadCounts,
+    RecurrenceCounts,
+    WindowCounts,
+)
 from mlx_amort.ops.constants import (
     CONVOLUTION_TAIL,
     CPU_QUERY_BLOCK,
@@ -28,90 +36,12 @@ from mlx_amort.ops.constants import (
 from mlx_amort.ops.pieces import count_pieces
 
 WIDE: Final = FLOAT32_BYTES
-# 0: fused in both directions.
-QUERY_BLOCK: Final[Mapping[Backend, int]] = {"cpu": CPU_QUERY_BLOCK, "metal": GPU_QUERY_BLOCK, "cuda": 0}
-
-
-@dataclass(frozen=True)
-class AttentionCounts:
-    """Arrays while attention is differentiated, counted in measured steps; beside them `TILES` tiles of scores."""
-
-    one_tile: float  # of at most a block of queries
-    one_tile_recomputed: float  # which overlaps with differentiating it: all tiles twice
-    two_blocks: float  # the first is the last as well
-    first_tiles: float  # of more, while the first tiles are at work
-    last_tile: float  # and once the last is
-
-
-@dataclass(frozen=True)
-class RecurrenceCounts:
-    """Arrays while the sub-chunks of a recurrence are differentiated, counted in measured steps."""
-
-    arrays: float  # beside scores and states
-    arrays_of_one: float  # in a window of one chunk
-    states: float  # of [d, d] a sub-chunk and head, that live together
-    recomputed: float  # what recomputing adds, however many pieces
-    recomputed_of_one: float
-    pieces: float  # what the pieces add that are not at work
-
-
-@dataclass(frozen=True)
-class FeedForwardCounts:
-    """Arrays while a feed-forward is differentiated, counted in measured steps."""
-
-    hidden: float  # arrays of width F
-    arrays: float
-    recomputed: float  # what recomputing adds
-
-
-@dataclass(frozen=True)
-class HeadCounts:
-    """Arrays of the final norm and the logits, counted in measured steps, at two moments of the last half."""
-
-    early_logits: float  # it has allocated its first arrays, and all of the logits' are still there
-    early_arrays: float
-    early_hidden: float  # its own first arrays, of width F
-    late_arrays: float  # it has allocated its last
-    late_arrays_recomputed: float
-
-
-_ATTENTION: Final = {
-    4: AttentionCounts(
-        one_tile=22.0, one_tile_recomputed=17.5, two_blocks=17.5, first_tiles=12.0, last_tile=19.5
-    ),
-    2: AttentionCounts(
-        one_tile=27.0, one_tile_recomputed=16.0, two_blocks=21.0, first_tiles=12.0, last_tile=21.0
-    ),
-}
-"""By the bytes of the compute dtype, as all of these."""
-_RECURRENCE: Final = {
-    4: RecurrenceCounts(
-        arrays=27.2, arrays_of_one=25.9, states=5.4, recomputed=1.1, recomputed_of_one=2.8, pieces=2.7
-    ),
-    2: RecurrenceCounts(
-        arrays=23.0, arrays_of_one=24.7, states=6.1, recomputed=0.4, recomputed_of_one=1.2, pieces=2.3
-    ),
-}
-_FEED_FORWARD: Final = {
-    4: FeedForwardCounts(hidden=3.0, arrays=4.5, recomputed=0.0),
-    # Every operand and result of a product also in float32, for the CPU multiplies nothing else fast.
-    2: FeedForwardCounts(hidden=7.0, arrays=7.5, recomputed=2.5),
-}
-_HEAD: Final = {
-    4: HeadCounts(
-        early_logits=6.0, early_arrays=4.5, early_hidden=2.0, late_arrays=2.5, late_arrays_recomputed=4.5
-    ),
-    2: HeadCounts(
-        early_logits=9.3, early_arrays=7.5, early_hidden=0.0, late_arrays=6.0, late_arrays_recomputed=6.0
-    ),
-}
 # Tiles and scores that live together: s, p and their gradient; with the decays' in the recurrence.
 _TILES: Final = 3
 _SCORES: Final = 7
-# Numbers of the recurrence's matrices whose gradients are there with the sub-chunks, in H²: first of all proj and gate;
-# and what was summed of all five before, by other pieces.
-_RECURRENCE_MATRICES: Final = 2.6
-_RECURRENCE_SUMS: Final = 4.4
+_LEAST_LATE_LOGITS: Final = 2.0
+# 0: fused in both directions.
+QUERY_BLOCK: Final[Mapping[Backend, int]] = {"cpu": CPU_QUERY_BLOCK, "metal": GPU_QUERY_BLOCK, "cuda": 0}
 
 
 @dataclass(frozen=True)
@@ -144,32 +74,37 @@ class Half:
         return self.entry + piece + self.matrices + (0 if is_last else self.undivided + self.sums)
 
 
-def halves_of(config: Config, backend: Backend) -> list[Half]:
+def halves_of(config: Config, backend: Backend, counts: Counts) -> list[Half]:
     """Both halves of every block, in the order of the forward pass."""
     model = config.model
     rows = config.step.batch * config.step.effective_window
     lengths = {"bytes": model.seq, "slots": model.slots}
     blocks = list(zip(model.block_kinds, model.block_lengths, strict=True))
+    own = counts.of_compute(WIDTHS[config.step.precision].compute)
     # Blocks of a kind are alike.
     halves = {
-        (kind, along): _halves_of_block(config, backend, kind, rows, lengths[along])
+        (kind, along): _halves_of_block(config, backend, own, kind, rows, lengths[along])
         for kind, along in set(blocks)
     }
     return [half for block in blocks for half in halves[block]]
 
 
-def _halves_of_block(config: Config, backend: Backend, kind: BlockKind, rows: int, length: int) -> list[Half]:
-    mixer = _attention if kind == "attention" else _recurrence
-    return [mixer(config, backend, rows, length), _feed_forward(config, backend, kind, rows, length)]
+def _halves_of_block(
+    config: Config, backend: Backend, counts: WindowCounts, kind: BlockKind, rows: int, length: int
+) -> list[Half]:
+    feed_forward = _feed_forward(config, backend, counts.feed_forward, kind, rows, length)
+    if kind == "attention":
+        return [_attention(config, backend, counts.attention, rows, length), feed_forward]
+    return [_recurrence(config, counts.recurrence, rows, length), feed_forward]
 
 
-def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half:
+def _attention(config: Config, backend: Backend, counts: AttentionCounts, rows: int, length: int) -> Half:
     """Kept: x, u = rms(x), q k v, out, out with its heads joined; row statistics in float32."""
     model, compute = config.model, WIDTHS[config.step.precision].compute
     positions, width = rows * length, model.hidden
     one, wide = positions * width * compute, positions * width * WIDE
     kept = 7 * one + positions * (1 + model.heads) * WIDE
-    counts, block = _ATTENTION[compute], QUERY_BLOCK[backend]
+    block = QUERY_BLOCK[backend]
     tile = _TILES * rows * model.heads * min(block, length) * WIDE
     # Two blocks of queries are allocated at a time.
     first, last = tile * (length + max(0, length - block)), tile * min(length, block)
@@ -185,7 +120,7 @@ def _attention(config: Config, backend: Backend, rows: int, length: int) -> Half
     return _half("attention", one, kept, workspace, recomputed, matrices, pieces)
 
 
-def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Half:
+def _recurrence(config: Config, counts: RecurrenceCounts, rows: int, length: int) -> Half:
     """Kept: x, u, the convolution's input and output (3 H each; k and v are parts of it), q, out, its norm, the gate,
     their product; on slots k once more, without what is not valid. Most is there with the sub-chunks."""
     model, compute = config.model, WIDTHS[config.step.precision].compute
@@ -197,7 +132,7 @@ def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Hal
         + rows * CONVOLUTION_TAIL * 3 * width * compute
         + positions * (1 + 4 * model.heads) * WIDE
     )
-    counts, is_one = _RECURRENCE[compute], config.step.effective_window == 1
+    is_one = config.step.effective_window == 1
     sub_chunk = min(SUB_CHUNK, length * config.step.effective_window)
     scores = positions * model.heads * sub_chunk * WIDE
     states = positions * width * model.head_width / sub_chunk * WIDE
@@ -211,21 +146,22 @@ def _recurrence(config: Config, backend: Backend, rows: int, length: int) -> Hal
         kept=kept,
         workspace=workspace,
         recomputed_workspace=workspace,
-        matrices=round(_RECURRENCE_MATRICES * width * width * WIDE),
+        matrices=round(counts.matrices * width * width * WIDE),
         pieces=pieces,
         undivided=round((recomputed + counts.pieces * (1 - 1 / pieces)) * wide),
-        sums=round(_RECURRENCE_SUMS * width * width * WIDE) if pieces > 1 else 0,
+        sums=round(counts.sums * width * width * WIDE) if pieces > 1 else 0,
     )
 
 
-def _feed_forward(config: Config, backend: Backend, block: BlockKind, rows: int, length: int) -> Half:
+def _feed_forward(
+    config: Config, backend: Backend, counts: FeedForwardCounts, block: BlockKind, rows: int, length: int
+) -> Half:
     """Kept: x, n = rms(x), and up n, of which GELU is computed again."""
     model, compute, positions = config.model, WIDTHS[config.step.precision].compute, rows * length
     one, wide = positions * model.hidden * compute, positions * model.hidden * WIDE
     hidden = positions * model.ffn * compute
     kept = 2 * one + hidden + positions * WIDE
     # A GPU multiplies bfloat16 as it is.
-    counts = _FEED_FORWARD[compute if backend == "cpu" else WIDE]
     workspace = counts.hidden * (positions * model.ffn * WIDE if backend == "cpu" else hidden)
     workspace += counts.arrays * wide
     pieces = count_pieces(rows, positions)
@@ -241,7 +177,7 @@ def _half(
     return Half(block, entry, kept, round(workspace), round(recomputed), matrices, pieces, undivided, sums)
 
 
-def head_at_work(config: Config, backend: Backend, half: Half) -> int:
+def head_at_work(config: Config, counts: HeadCounts, half: Half) -> int:
     """The final norm, the logits and their cross-entropy, with the gradient of the last half, in bytes."""
     model, step = config.model, config.step
     compute = WIDTHS[step.precision].compute
@@ -249,14 +185,13 @@ def head_at_work(config: Config, backend: Backend, half: Half) -> int:
     logits, array = positions * model.vocabulary * WIDE, positions * model.hidden * WIDE
     recomputes = step.activation_checkpointing
     pieces = half.pieces if recomputes else 1
-    counts = _HEAD[compute]
     # Rows that do not fold in thirty-twos are copied once more.
     copies = 1.0 if compute != WIDE and model.vocabulary % FOLD else 0.0
     early = (counts.early_logits + copies) * logits + counts.early_arrays * array
     # Its first arrays, sums over the logits (folded), and the last half's output in pieces and joined.
     early += counts.early_hidden * positions * model.ffn * WIDE / pieces
     early += 3 * FOLD * positions * WIDE + (half.entry if pieces > 1 else 0)
-    late = (_late_logits(compute, recomputes, pieces) + copies) * logits
+    late = (_late_logits(counts, recomputes, pieces) + copies) * logits
     late += (counts.late_arrays_recomputed if recomputes else counts.late_arrays) * array
     # The gradient of the table, and in bfloat16 its float32 copies.
     table = model.vocabulary * model.hidden * WIDE * (1 if compute == WIDE else 3)
@@ -264,11 +199,10 @@ def head_at_work(config: Config, backend: Backend, half: Half) -> int:
     return round(table + max(own + early, late + half.at_work(recomputes, is_last=True)))
 
 
-def _late_logits(compute: int, recomputes: bool, pieces: int) -> float:
-    """Arrays of logits that are left late: the fewer, the more operations (casts, pieces) lie between."""
-    if compute == WIDE:
-        return 5.0 - 0.5 * pieces if recomputes else 6.0
-    return max(2.0, (11.0 - 2.0 * pieces) / 3.0)
+def _late_logits(counts: HeadCounts, recomputes: bool, pieces: int) -> float:
+    if not recomputes:
+        return counts.late_logits
+    return max(_LEAST_LATE_LOGITS, counts.late_logits_recomputed - counts.late_logits_per_piece * pieces)
 
 
 def _matrix_bytes(config: Config, backend: Backend, numbers: int, pieces: int) -> int:

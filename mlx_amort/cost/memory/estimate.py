@@ -3,11 +3,11 @@
     peak = max(window, update)
     window = weights + optimizer + gradients + states + data + max over the halves of blocks, from the last back, of
              (what earlier halves keep + what this one keeps + its workspace [+ the head, for the last])
-    update = weights + optimizer + gradients + the larger of Newton-Schulz' stacks and, if rounded by chance, AdamW's
-             tensors
+    update = weights + optimizer + gradients + the larger of Newton-Schulz' stacks and, if rounded stochastically,
+             AdamW's tensors
 
-K and A do not appear: a window's activations are gone before the next begins. Every line is explained, and compared
-with measured steps, in docs/memory.md.
+K and A do not appear: a window's activations are gone before the next begins. docs/memory.md explains every line and
+compares it with measured steps.
 """
 
 from __future__ import annotations
@@ -20,25 +20,17 @@ from functools import lru_cache
 from typing import Literal
 
 from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import Config, OptimizerConfig
+from mlx_amort.config.values import Config, MuonDtype, OptimizerConfig, OptimizerName
 from mlx_amort.cost.memory.blocks import WIDE, halves_of, head_at_work
+from mlx_amort.cost.memory.counts import Counts, UpdateCounts, counts_of
 from mlx_amort.ops.constants import CONVOLUTION_TAIL, WIDTHS, Backend, Precision
 from mlx_amort.ops.newton_schulz import takes_gram_form
-from mlx_amort.optim.partition import owners
+from mlx_amort.optim.partition import BUFFERS, owners, state_numbers
 from mlx_amort.optim.stacks import stack_size
 
 Phase = Literal["window", "update"]
 
-# Arrays of its size that live together while a stack is orthogonalised, counted in measured updates: of one square
-# matrix, whose polynomials are as large as itself, of several, of one rectangle and of several.
-_ONE_SQUARE, _SQUARES, _ONE_RECTANGLE, _RECTANGLES = 36.5, 16.0, 9.0, 13.2
-# The same when results are rounded by chance (bf16-pure), rectangles of a few stacks and of many; and with products
-# in bfloat16, which float32 copies surround.
-_SQUARES_PURE, _FEW_RECTANGLES_PURE, _RECTANGLES_PURE = 18.0, 10.0, 15.0
 _FEW_STACKS = 5
-_COPIES_IN_BFLOAT16 = 21.5
-# Of AdamW's two largest tensors, rounded by chance; else AdamW works in the buffers it replaces.
-_LARGEST_PURE, _SECOND_PURE = 8.5, 4.5
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,12 @@ class Estimate:
     phase: Phase
     parts: Mapping[str, int]
     phase_bytes: Mapping[Phase, int]
-    backend: Backend
+    counts: Counts
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that it is for."""
+        return self.counts.backend
 
     @property
     def always_bytes(self) -> int:
@@ -59,19 +56,24 @@ class Estimate:
 
 def estimate(config: Config, backend: Backend = "cpu") -> Estimate:
     """The peak memory of a step of `config`; nothing is allocated. Units: bytes."""
+    return estimate_with(config, counts_of(backend))
+
+
+def estimate_with(config: Config, counts: Counts) -> Estimate:
+    """`estimate` with given counts, for their backend."""
     always = _always(config.model, config.step.precision, config.optimizer.name)
     phases: dict[Phase, dict[str, int]] = {
-        "window": {**always, **_window(config, backend)},
+        "window": {**always, **_window(config, counts)},
         "update": {
             **always,
             "temporaries": max(
-                _update_temporaries(config.model, config.step.precision, config.optimizer, backend)
+                _update_temporaries(config.model, config.step.precision, config.optimizer, counts)
             ),
         },
     }
     totals: dict[Phase, int] = {name: sum(parts.values()) for name, parts in phases.items()}
     phase: Phase = max(totals, key=lambda name: totals[name])
-    return Estimate(totals[phase], phase, phases[phase], totals, backend)
+    return Estimate(totals[phase], phase, phases[phase], totals, counts)
 
 
 def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
@@ -81,13 +83,14 @@ def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
     largest stack's. logits: one float32 array of them. low_precision_copy: 0, for a weight is cast where it is
     multiplied, and that is in `backward`.
     """
-    halves = halves_of(config, backend)
+    counts = counts_of(backend)
+    halves = halves_of(config, backend, counts)
     recomputes = config.step.activation_checkpointing
     positions = config.step.batch * config.step.effective_window * config.model.seq
     backward = max(
         half.at_work(recomputes, is_last=False) - (half.entry if recomputes else half.kept) for half in halves
     )
-    muon, _ = _update_temporaries(config.model, config.step.precision, config.optimizer, backend)
+    muon, _ = _update_temporaries(config.model, config.step.precision, config.optimizer, counts)
     return {
         "backward": backward,
         "newton_schulz": muon,
@@ -97,29 +100,26 @@ def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
 
 
 @lru_cache
-def _always(model: ModelConfig, precision: Precision, optimizer: str) -> Mapping[str, int]:
+def _always(model: ModelConfig, precision: Precision, optimizer: OptimizerName) -> Mapping[str, int]:
     widths = WIDTHS[precision]
-    shapes = model.parameter_shapes()
-    # Muon keeps one number a parameter, AdamW two.
-    kept = {"muon": 1, "adamw": 2}
-    state = sum(kept[owner] * math.prod(shapes[name]) for name, owner in owners(shapes, optimizer).items())
     return {
         "weights": model.parameters * widths.weights,
-        "optimizer_state": state * widths.weights,
+        "optimizer_state": state_numbers(model.parameter_shapes(), optimizer) * widths.weights,
         "gradients": model.parameters * widths.gradients,
     }
 
 
-def _window(config: Config, backend: Backend) -> dict[str, int]:
+def _window(config: Config, counts: Counts) -> dict[str, int]:
     """The parts of the moment of the backward pass that needs most."""
     step, model = config.step, config.model
-    halves = halves_of(config, backend)
+    halves = halves_of(config, counts.backend, counts)
+    head = counts.of_compute(WIDTHS[step.precision].compute).head
     recomputes = step.activation_checkpointing
     stored = [half.entry if recomputes else half.kept for half in halves]
     most, at, temporaries, before = 0, 0, 0, 0
     for index, half in enumerate(halves):
         is_last = index == len(halves) - 1
-        needed = head_at_work(config, backend, half) if is_last else half.at_work(recomputes, is_last=False)
+        needed = head_at_work(config, head, half) if is_last else half.at_work(recomputes, is_last=False)
         if before + needed > most:
             most, at, temporaries = before + needed, index, needed - stored[index]
         before += stored[index]
@@ -146,48 +146,51 @@ def _state_bytes(config: Config) -> int:
 
 @lru_cache
 def _update_temporaries(
-    model: ModelConfig, precision: str, optimizer: OptimizerConfig, backend: Backend
+    model: ModelConfig, precision: Precision, optimizer: OptimizerConfig, counts: Counts
 ) -> tuple[int, int]:
     """What orthogonalising the stack that needs most takes, and AdamW's tensors; one is gone before the other."""
     shapes = model.parameter_shapes()
-    is_pure = precision == "bf16-pure"
+    # With weights in bfloat16 results are rounded stochastically.
+    is_pure = WIDTHS[precision].weights != WIDE
     owner_of = owners(shapes, optimizer.name)
-    counts = Counter(shapes[name] for name, owner in owner_of.items() if owner == "muon")
+    matrices_of = Counter(shapes[name] for name, owner in owner_of.items() if owner == "muon")
     muon = 0.0
-    for (rows, columns), matrices in counts.items():
-        size = stack_size(matrices, rows * columns, backend == "cpu")
+    for (rows, columns), matrices in matrices_of.items():
+        size = stack_size(matrices, rows * columns, counts.backend == "cpu")
         stacks = math.ceil(matrices / size)
-        copies = _copies(stacks, size, rows, columns, is_pure, optimizer.muon_dtype)
+        copies = _copies(counts.update, stacks, size, rows, columns, is_pure, optimizer.muon_dtype)
         muon = max(muon, copies * size * rows * columns * WIDE)
     tensors = sorted(
         (math.prod(shapes[name]) for name, owner in owner_of.items() if owner == "adamw"), reverse=True
     )
     largest, second = [*tensors, 0, 0][:2]
-    adamw = (_LARGEST_PURE * largest + _SECOND_PURE * second) * WIDE if is_pure else 0.0
-    return round(muon), round(adamw)
+    adamw = counts.update.adamw_largest_pure * largest + counts.update.adamw_second_pure * second
+    return round(muon), round(adamw * WIDE) if is_pure else 0
 
 
-def _copies(stacks: int, matrices: int, rows: int, columns: int, is_pure: bool, dtype: str) -> float:
+def _copies(
+    counts: UpdateCounts, stacks: int, matrices: int, rows: int, columns: int, is_pure: bool, dtype: MuonDtype
+) -> float:
     """Arrays as large as a stack that orthogonalising it holds."""
     if dtype == "bfloat16":
-        return _COPIES_IN_BFLOAT16
+        return counts.bfloat16_products
     if not takes_gram_form(rows, columns, is_float32=True):
-        return _ONE_SQUARE if matrices == 1 else _SQUARES_PURE if is_pure else _SQUARES
+        return counts.one_square if matrices == 1 else counts.squares_pure if is_pure else counts.squares
     if is_pure:
-        return _FEW_RECTANGLES_PURE if stacks <= _FEW_STACKS else _RECTANGLES_PURE
-    return _ONE_RECTANGLE if matrices == 1 else _RECTANGLES
+        return counts.few_rectangles_pure if stacks <= _FEW_STACKS else counts.rectangles_pure
+    return counts.one_rectangle if matrices == 1 else counts.rectangles
 
 
 def first_order_rule(
-    parameters: int, batch: int, seq: int, hidden: int, layers: int, optimizer: str = "adamw"
+    parameters: int, batch: int, seq: int, hidden: int, layers: int, optimizer: OptimizerName = "adamw"
 ) -> dict[str, int]:
-    """The rule of thumb for plain float32, in bytes: 4 P, 8 P (Muon 4 P), 4 P and 10 values a byte, unit and layer.
+    """The rule of thumb for plain float32, in bytes: 4 P, 8 P (Muon 4 P), 4 P, 10 values per byte, unit and layer.
 
     It knows neither slots, windows nor what is recomputed; shown beside the estimate. Source: docs/memory.md.
     """
     return {
         "weights": WIDE * parameters,
-        "optimizer_state": (1 if optimizer == "muon" else 2) * WIDE * parameters,
+        "optimizer_state": BUFFERS[optimizer] * WIDE * parameters,
         "gradients": WIDE * parameters,
         "activations": batch * seq * hidden * layers * 10 * WIDE,
     }

@@ -12,6 +12,7 @@ from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.worker_process import run_worker
 from mlx_amort.cost.memory.blocks import halves_of
+from mlx_amort.cost.memory.counts import counts_of
 from mlx_amort.cost.memory.estimate import estimate, first_order_of, first_order_rule, temporaries_of
 from mlx_amort.ops.constants import Backend
 from tests.reference import memory_by_hand
@@ -183,7 +184,7 @@ def test_real_steps_peak_where_the_estimate_says(overrides: tuple[str, ...]) -> 
 def test_scores_of_a_chunk_shorter_than_a_block_are_its_own() -> None:
     dense = ("model.trunk=dense", "model.heads=8", "step.window=1")
     longer, shorter = (
-        halves_of(small(*dense, f"model.seq={seq}", f"step.batch={2048 // seq}"), "cpu")[0]
+        halves_of(small(*dense, f"model.seq={seq}", f"step.batch={2048 // seq}"), "cpu", counts_of("cpu"))[0]
         for seq in (64, 32)
     )
     # As many positions; with half as many keys to each, half the scores.

@@ -124,7 +124,7 @@ def test_a_law_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
         entry["measured_s"] *= 1.15
     cached.write_text(json.dumps(record))
     forecast = forecast_of(cached, BASE, MACHINE)[0]
-    assert forecast is not None and "s a step, give or take 13%, " in forecast.describe()
+    assert forecast is not None and "s per step, give or take 13%, " in forecast.describe()
     assert "its law is in doubt" in forecast.describe()
 
 
