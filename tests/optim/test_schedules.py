@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_amort.config.values import ScheduleConfig, ScheduleName
 from mlx_amort.optim.schedules import learning_rate, phases
 
-NAMES: list[ScheduleName] = ["wsd", "cosine", "linear", "constant"]
+NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 configs = st.builds(
     ScheduleConfig,
     name=st.sampled_from(NAMES),
