@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 
 HIDDEN = "."
 """What the name of everything temporary begins with."""
@@ -81,8 +81,10 @@ def make_folder(path: Path, what: str) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        why = "is no folder" if path.exists() and not path.is_dir() else "is no folder that can be written to"
-        raise UserError(what, f"{why} ({error.strerror})", "name another folder") from error
+        if isinstance(error, FileExistsError):
+            raise UserError(what, "is not a folder", "name another") from error
+        why = f"is not a folder that can be written to ({error.strerror})"
+        raise UserError(what, why, f"{advice(error)}, or name another folder") from error
 
 
 def flush_to_disk(path: Path) -> None:

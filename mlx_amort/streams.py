@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-import unicodedata
 from typing import TextIO
 
 
@@ -102,10 +101,3 @@ def _columns(stream: TextIO) -> int:
     except (OSError, ValueError):
         columns = 0
     return columns or shutil.get_terminal_size().columns
-
-
-def harmless(text: str, kept: str = "\n\t") -> str:
-    """A text in which only printable characters, spaces and those of `kept` are themselves, and others escaped."""
-    return "".join(
-        c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
-    )

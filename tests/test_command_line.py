@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +73,9 @@ def test_a_pasted_command_names_what_was_meant(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_so_does_what_a_failed_save_says(tmp_path: Path, name: str) -> None:
+def test_so_does_what_a_failed_save_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir(parents=True)
     said = how_to_go_on(Path(name)).partition("mlx-amort ")
     assert Path(pasted("".join(said[1:]), tmp_path)[-1]) == Path(name)
 
@@ -160,3 +165,18 @@ def test_every_key_has_one_spelling() -> None:
 
 def test_a_placeholder_stays_one() -> None:
     assert command("generate", Path("run"), "--prompt", "TEXT") == "mlx-amort generate run --prompt TEXT"
+
+
+def test_no_command_with_a_name_in_it_is_written_elsewhere() -> None:
+    package = Path(__file__).parents[1] / "mlx_amort"
+    found = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        # A command of which a later part is filled in.
+        for part, following in itertools.pairwise(node.values)
+        if isinstance(part, ast.Constant) and isinstance(following, ast.FormattedValue)
+        if re.search(r"mlx-amort [a-z-]+( \S+)* $", str(part.value))
+    ]
+    assert found == []

@@ -16,7 +16,7 @@ import click
 from mlx_amort import __version__
 from mlx_amort.backend import load_blas
 from mlx_amort.cli.arguments import check_values
-from mlx_amort.errors import UserError, did_you_mean, user_error_of
+from mlx_amort.errors import UserError, did_you_mean, printable, user_error_of
 from mlx_amort.streams import make_standard_streams_safe, silence, write
 
 
@@ -188,9 +188,10 @@ def _one_line(error: click.ClickException) -> str:
     command = context.command_path if context else "mlx-amort"
     if isinstance(error, click.NoSuchOption) and context:
         known = [name for option in context.command.get_params(context) for name in _spellings(option)]
-        return f"{command} {error.option_name}: no such option; {did_you_mean(error.option_name, known)}"
+        hint = did_you_mean(error.option_name, known)
+        return str(UserError(f"{command} {error.option_name}", "no such option", hint))
     reason = " ".join(error.format_message().split()).rstrip(".")
-    return f"{command}: {reason[:1].lower()}{reason[1:]}; see {command} --help"
+    return printable(f"{command}: {reason[:1].lower()}{reason[1:]}; see {command} --help")
 
 
 def _spellings(parameter: click.Parameter) -> list[str]:

@@ -12,8 +12,7 @@ from mlx_amort.amounts import counted, format_duration, parse_size, percent
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.compare import BOOKKEEPING, Comparison, ComparisonPoint, Curve, compare, read_curve
-from mlx_amort.errors import UserError
-from mlx_amort.streams import harmless
+from mlx_amort.errors import UserError, printable
 
 NOT_THERE = "-"
 _BOOKKEEPING = {f"run.{key}" for key in BOOKKEEPING}
@@ -49,7 +48,7 @@ def command(runs: tuple[Path, ...], points: str | None, out: Path | None, as_jso
         return
     click.echo("\n".join(describe(comparison)))
     if out is not None:
-        click.echo(f"\npicture  {out}")
+        click.echo(f"\npicture  {printable(str(out))}")
 
 
 def describe(comparison: Comparison) -> Iterator[str]:
@@ -57,7 +56,7 @@ def describe(comparison: Comparison) -> Iterator[str]:
     curves, unit = comparison.curves, comparison.curves[0].unit
     labels = labels_of(curves)
     if comparison.corpus_warnings:
-        yield from (f"warning: {harmless(warning)}" for warning in comparison.corpus_warnings)
+        yield from (f"warning: {printable(warning)}" for warning in comparison.corpus_warnings)
         yield ""
     for label, curve in zip(labels, curves, strict=True):
         yield f"{label}: {_extent(curve)}"
@@ -83,19 +82,19 @@ def describe(comparison: Comparison) -> Iterator[str]:
         if keys := comparison.differences[curve.name]:
             yield f"\n{label} differs from {labels[0]} (first, then its own)"
             beside = [key for key in keys if key.partition(":")[0] in _BOOKKEEPING]
-            yield from (f"  {key}" for key in keys if key not in beside)
+            yield from (f"  {printable(key)}" for key in keys if key not in beside)
             if beside:
-                yield f"  without effect on the figures: {'; '.join(beside)}"
+                yield f"  without effect on the figures: {printable('; '.join(beside))}"
     if further := comparison.warnings[len(comparison.corpus_warnings) :]:
         yield ""
-        yield from (f"warning: {harmless(warning)}" for warning in further)
+        yield from (f"warning: {printable(warning)}" for warning in further)
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
     """The last part of each run's path, or the whole of it where two end alike; nothing in it drives a terminal."""
     short = [Path(curve.name).name or curve.name for curve in curves]
     names = short if len(set(short)) == len(short) else [curve.name for curve in curves]
-    return [harmless(name, kept="") for name in names]
+    return [printable(name) for name in names]
 
 
 def _extent(curve: Curve) -> str:

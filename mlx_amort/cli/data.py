@@ -17,6 +17,7 @@ from mlx_amort.config.values import DataConfig, DataDtype, ValidationSplit
 from mlx_amort.data.card import describe
 from mlx_amort.data.opening import open_corpora
 from mlx_amort.data.slots import warn_of_slots
+from mlx_amort.errors import printable
 
 SHOWN_SKIPPED = 5
 
@@ -90,7 +91,7 @@ def command(
             card["notes"].append(warning)
         cards.append(card)
         if not as_json:
-            click.echo("\n".join(_card_lines(card)) + "\n")
+            click.echo("\n".join(printable(line) for line in _card_lines(card)) + "\n")
     if as_json:
         click.echo(json.dumps({"preset": config.preset, "corpora": cards}, indent=2))
 

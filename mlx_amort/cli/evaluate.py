@@ -14,6 +14,7 @@ from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.progress import ProgressLine
 from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.values import DataConfig
+from mlx_amort.errors import printable
 
 
 @click.command()
@@ -101,7 +102,7 @@ def _report(record: dict[str, Any], dtype: str) -> str:
     lines = [f"{record['run']}, step {record['step']:,}: {_figures(record, unit, of)}"]
     if len(record["corpora"]) > 1:
         lines += [f"  {corpus['name']}: {_figures(corpus, unit, of)}" for corpus in record["corpora"]]
-    return "\n".join(lines)
+    return "\n".join(printable(line) for line in lines)
 
 
 def _figures(record: dict[str, Any], unit: str, of: str) -> str:

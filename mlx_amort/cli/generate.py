@@ -17,8 +17,7 @@ from mlx_amort.amounts import parse_size
 from mlx_amort.cli.checkpoints import checkpoint_of, step_of
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.config.values import RunConfig
-from mlx_amort.errors import UserError
-from mlx_amort.streams import harmless
+from mlx_amort.errors import UserError, harmless
 
 STANDARD_INPUT = "-"
 

@@ -1,4 +1,4 @@
-"""`mlx-amort profile`: measures what a step costs on this machine, fits it, and tests the fit."""
+"""`mlx-amort profile`: measures what a step costs on this machine, fits a cost model, and tests it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import click
 
 from mlx_amort import command_line
 from mlx_amort.amounts import format_duration, format_size, shorten
 from mlx_amort.backend import describe_machine
-from mlx_amort.cli.fit import describe_fit
+from mlx_amort.cli.fit import describe_cost_model
 from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.config.values import OptimizerName, Precision
 from mlx_amort.cost.commands import grid_command
 from mlx_amort.cost.measure.grid import Lists
-from mlx_amort.cost.measure.request import Request, configure_first
+from mlx_amort.cost.measure.request import SweepRequest, configure_first
 from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.measure.worker_process import ProcessMeasurer, usable_memory_bytes
-from mlx_amort.cost.profile_store import FILE_NAME, default_folder
-from mlx_amort.cost.sentences import describe_outcome, describe_row
-from mlx_amort.cost.time.cost_model import fit_record
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.cost.profile import Profile
+from mlx_amort.cost.profile_file import FILE_NAME
+from mlx_amort.cost.profile_store import default_folder
+from mlx_amort.cost.sentences import describe_measurement, describe_outcome
+from mlx_amort.errors import UserError, did_you_mean, printable
 from mlx_amort.files import make_folder
 from mlx_amort.streams import MovingLine
 
@@ -64,7 +65,7 @@ _WITHOUT = (
     type=click.IntRange(min=3),
     default=DEFAULT_STEPS,
     show_default=True,
-    help="Timed steps of a row, at least.",
+    help="Timed steps of a configuration, at least.",
 )
 @click.option(
     "--time-budget",
@@ -89,11 +90,11 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what an optimizer step costs on this machine, fit it, and test the fit on what was held out.
+    """Measure what an optimizer step costs on this machine, fit a cost model, and test it on what was held out.
 
     Without --grid and lists it measures the one configuration given. Lists without --grid are measured in
     every combination; with it they replace what the grid scans. A list's first value is the configuration's.
-    A sweep that was interrupted goes on when started again.
+    A sweep that was interrupted is resumed by the same command.
     """
     lists = Lists(
         batches=parse_list("--batches", batches, _count),
@@ -106,7 +107,7 @@ def command(
     )
     config = configure_first(requested.resolve(), lists)
     budget = time_budget or (DEFAULT_GRID_BUDGET if is_grid else None)
-    request = Request(config, lists, is_grid, steps, None if budget is None else parse_duration(budget))
+    request = SweepRequest(config, lists, is_grid, steps, None if budget is None else parse_duration(budget))
     machine = describe_machine()
     folder = out or default_folder(config, machine)
     make_folder(folder, f"folder {folder}" if out is None else f"--out {out}")
@@ -121,41 +122,38 @@ def command(
         progress.line(f"time budget {format_duration(request.budget_s)}; --time-budget changes it")
     try:
         measurer = ProcessMeasurer(config, steps, memory_bytes, machine["backend"])
-        record, path = run_sweep(request, folder, machine, measurer, progress)
+        profile, path = run_sweep(request, folder, machine, measurer, progress)
     except KeyboardInterrupt:
-        progress.line(f"interrupted; the same command goes on from what is in {folder}")
+        progress.line(f"interrupted; the same command resumes from what is in {folder}")
         raise
     from mlx_amort.cost.report import write_report  # loads matplotlib, after the measurements
 
     # The report of the profile that stays must not be replaced by that of one beside it.
-    report = write_report(record, folder if path.name == FILE_NAME else folder / path.stem)
+    report = write_report(profile, folder if path.name == FILE_NAME else folder / path.stem)
     progress.line(f"wrote {path} and {report}")
     click.echo(
-        json.dumps(record, indent=1)
+        json.dumps(profile.to_record(), indent=1)
         if as_json
-        else f"{describe_profile(record)}\n\n{what_next(record, path)}"
+        else f"{describe_profile(profile)}\n\n{what_next(profile, path)}"
     )
 
 
-def describe_profile(record: dict[str, Any]) -> str:
+def describe_profile(profile: Profile) -> str:
     """A complete profile as the terminal shows it."""
-    rows = [
-        f"{row['optimizer']} B {row['batch']} K {row['chunks']}: {describe_row(row)}"
-        for row in record["rows"]
-    ]
-    parts = ["\n".join(describe_outcome(record))]
-    if record["fit"]:
-        parts.insert(0, describe_fit(fit_record(record, FILE_NAME)))
+    parts = ["\n".join(describe_outcome(profile))]
+    if profile.cost_model is not None:
+        parts.insert(0, describe_cost_model(profile.cost_model))
     else:
-        parts.insert(0, "\n".join(rows))
+        lines = [f"{each.configuration.label}: {describe_measurement(each)}" for each in profile.measurements]
+        parts.insert(0, "\n".join(lines))
     return "\n\n".join(parts)
 
 
-def what_next(record: dict[str, Any], path: Path) -> str:
-    """The command that uses a profile, or, without a fit, the one that measures enough for one."""
-    if record["fit"]:
+def what_next(profile: Profile, path: Path) -> str:
+    """The command that uses a profile, or, without a cost model, the one that measures enough for one."""
+    if profile.cost_model is not None:
         return f"next  {command_line.command('plan', path, '--bytes', 'D', '--min-updates', 'U')}"
-    return f"next  {grid_command(record, path)}"
+    return f"next  {grid_command(profile, path)}"
 
 
 class Terminal:
@@ -166,7 +164,7 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        self._line.stay(text)
+        self._line.stay(printable(text))
 
     def doing(self, text: str) -> None:
         """A line that the next one replaces; where nothing can be replaced, it stays too."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from mlx_amort.errors import printable
+
 
 def align(heading: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int] = (0,)) -> str:
     """Lines of a table: text columns flush left, the others (numbers) flush right."""
-    widths = [max(columns_of(line[i]) for line in [heading, *rows]) for i in range(len(heading))]
+    # A cell may hold a name, and a name anything.
+    shown = [[printable(text) for text in line] for line in [heading, *rows]]
+    widths = [max(columns_of(line[i]) for line in shown) for i in range(len(heading))]
     lines = []
-    for line in [heading, *rows]:
+    for line in shown:
         cells = []
         for i, text in enumerate(line):
             padding = " " * (widths[i] - columns_of(text))

@@ -17,7 +17,7 @@ from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.budget import budget_bytes, check_data, check_fits
 from mlx_amort.cost.memory.estimate import estimate
 from mlx_amort.cost.time.forecast import forecast_of
-from mlx_amort.errors import UserError, user_error_of
+from mlx_amort.errors import UserError, advice, printable, user_error_of
 from mlx_amort.streams import write
 from mlx_amort.train.interrupt import Interrupt
 
@@ -124,7 +124,7 @@ def command(
             raise told from error
         console.summary(_with_memory(summary, run))
     if summary.ending == "diverged":
-        write(sys.stderr, f"error: {divergence(summary)}\n")
+        write(sys.stderr, f"error: {printable(divergence(summary))}\n")
     return summary.exit_code
 
 
@@ -155,9 +155,8 @@ def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
     if told is None and run_folder.exists():
         return None
     what = str(run_folder) if error.filename is None else str(error.filename)
-    return UserError(
-        what, f"cannot be written ({error.strerror})", f"make room, then {how_to_go_on(run_folder)}"
-    )
+    todo = f"{advice(error)}, then {how_to_go_on(run_folder)}"
+    return UserError(what, f"cannot be written ({error.strerror})", todo)
 
 
 class _Checking(ProgressLine):

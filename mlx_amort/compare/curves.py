@@ -16,7 +16,7 @@ import numpy as np
 from mlx_amort.config.reading import with_absolute_sources
 from mlx_amort.config.values import Config
 from mlx_amort.data.corpus import unit_name
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.train.metrics import read_rows
 from mlx_amort.train.run_folder import RunFolder
 
@@ -192,7 +192,7 @@ def _from_csv(path: Path) -> Curve:
                 )
     except OSError as error:
         raise UserError(
-            str(path), f"cannot be read ({error.strerror})", "name the folders of two or more runs"
+            str(path), f"cannot be read ({error.strerror})", f"{advice(error)}, or name another run"
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), "is neither a run's folder nor a CSV", "name one of these") from error

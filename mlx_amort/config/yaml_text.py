@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from mlx_amort.amounts import shorten
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import read_regular
 
 LARGEST_YAML_BYTES = 2**24
@@ -26,7 +26,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = read_regular(path, LARGEST_YAML_BYTES + 1)
     except OSError as error:
-        raise UserError(str(path), error.strerror or "cannot be read", "name a YAML file") from error
+        raise UserError(
+            str(path), error.strerror or "cannot be read", f"{advice(error)}, or name another file"
+        ) from error
     if len(text) > LARGEST_YAML_BYTES:
         why = f"is longer than the {LARGEST_YAML_BYTES:,} bytes that a configuration may have"
         raise UserError(str(path), why, "name a YAML file of sections and keys")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from mlx_amort.command_line import command, nearest_preset, setting_words
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, OptimizerName, Precision
-from mlx_amort.cost.configuration import point_of
-from mlx_amort.cost.profile_file import Row
-from mlx_amort.cost.profile_store import TIMELESS_MODEL_KEYS, identity_of, key_of, profiles_folder
+from mlx_amort.cost.configuration import Configuration
+from mlx_amort.cost.profile import Profile, key_of
+from mlx_amort.cost.profile_store import TIMELESS_MODEL_KEYS, identity_of, profiles_folder
 from mlx_amort.cost.time.candidates import Candidate
-from mlx_amort.cost.time.cost_model import Fit
+from mlx_amort.cost.time.cost_model import CostModel
 
 # The key of each part of a configuration that a profile varies.
 _KEYS = {
@@ -29,43 +30,43 @@ _KEYS = {
 
 
 def train_command(
-    record: Mapping[str, Any], file: Path, fit: Fit, choice: Candidate, budget_bytes: int
+    profile: Profile, file: Path, fit: CostModel, choice: Candidate, budget_bytes: int
 ) -> str | None:
     """The command of a run as planned: its preset and what differs from it.
 
     Of a CSV, which does not tell its model, all flags after the preset. None where `train` does not know the
     optimizer or the precision, which another program may have measured.
     """
-    if choice.optimizer not in get_args(OptimizerName):
+    if choice.configuration.optimizer not in get_args(OptimizerName):
         return None
     if fit.setting.precision not in (None, *get_args(Precision)):
         return None
-    model = record.get("identity")
-    point: dict[str, Any] = {key: getattr(choice, key) for key in _KEYS if hasattr(choice, key)}
-    point["precision"] = fit.setting.precision
+    point = replace(choice.configuration, precision=fit.setting.precision).to_record()
     words: list[str | Path] = ["--preset", "NAME"]
     known: dict[str, Any] = {}
-    if isinstance(model, dict):
-        preset = nearest_preset((record.get("model") or {}).get("preset"))
+    if profile.identity is not None:
+        preset = nearest_preset(str(profile.model.get("preset")))
         named = resolve(preset=preset)
-        # The record's model has what a profile does not depend on and a run does.
-        whole = {**(record.get("model") or {}), **model}
-        words, known = ["--preset", preset, *_model_words(whole, named)], point_of(named).to_record()
-    for key, value in point.items():
+        # The profile's model has what a profile does not depend on and a run does.
+        whole = {**profile.model, **profile.identity}
+        words = ["--preset", preset, *_model_words(whole, named)]
+        known = Configuration.of(named).to_record()
+    for key in _KEYS:
+        value = point[key]
         if value is not None and (key not in known or known[key] != value):
             words += setting_words(_KEYS[key], value)
     words += setting_words("run.bytes", budget_bytes)
     # What `profile` left in its own place is found without being named.
     is_kept = file.absolute().is_relative_to(profiles_folder().absolute())
-    if isinstance(model, dict) and _can_forecast(fit, choice) and not is_kept:
+    if profile.identity is not None and _can_forecast(fit, choice) and not is_kept:
         words += ["--profile", file]
     return command("train", *words)
 
 
-def grid_command(record: Mapping[str, Any], file: Path) -> str:
-    """The command that measures enough for a law: the grid of the same model, into the same folder."""
-    model = {**record["model"], **record["identity"]}
-    preset = nearest_preset(record["model"].get("preset"))
+def grid_command(profile: Profile, file: Path) -> str:
+    """The command that measures enough for a cost model: the grid of the same model, into the same folder."""
+    model = {**profile.model, **(profile.identity or {})}
+    preset = nearest_preset(str(profile.model.get("preset")))
     named = resolve(preset=preset)
     words: list[str | Path] = ["--grid", "--preset", preset, *_model_words(model, named)]
     if model["seq"] != named.model.seq:
@@ -75,19 +76,10 @@ def grid_command(record: Mapping[str, Any], file: Path) -> str:
     return command("profile", *words)
 
 
-def _can_forecast(fit: Fit, choice: Candidate) -> bool:
+def _can_forecast(fit: CostModel, choice: Candidate) -> bool:
     """Whether the profile holds for its own choice, which may be of a setting that was not fitted."""
-    row = Row(
-        choice.batch,
-        choice.chunks,
-        choice.seq,
-        choice.optimizer,
-        None,
-        window=choice.window,
-        precision=fit.setting.precision,
-        activation_checkpointing=choice.activation_checkpointing,
-    )
-    return not fit.is_rejected and fit.setting.differs(row) is None
+    configuration = replace(choice.configuration, precision=fit.setting.precision)
+    return not fit.is_rejected and fit.setting.differs(configuration) is None
 
 
 def _model_words(model: Mapping[str, Any], preset: Config) -> list[str]:

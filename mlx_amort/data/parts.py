@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_amort.amounts import counted
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 
 Units = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -62,7 +62,7 @@ class FilePart:
             raise UserError(
                 f"corpus file {self.path}",
                 f"cannot be read ({error.strerror})",
-                "leave a corpus where it is while a run reads it",
+                f"{advice(error)}, and leave a corpus where it is while a run reads it",
             ) from error
 
 

@@ -18,7 +18,7 @@ from mlx_amort.data.kinds import HEAD_BYTES, is_text, kind_of
 from mlx_amort.data.parts import FilePart, Listing, MemoryPart, Skipped
 from mlx_amort.data.split_names import note_of_splits
 from mlx_amort.data.token_ids import ID_BYTES, id_header_bytes
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError, advice, did_you_mean
 from mlx_amort.files import expand_home
 
 # Installed packages differ from machine to machine and many systems leave the tests out.
@@ -66,7 +66,7 @@ def list_source(source: SourceConfig, dtype: str, raw: bool = False) -> Listing:
         raise UserError(
             what,
             f"cannot be read ({error.strerror})",
-            "name a file, a folder, builtin:docs or builtin:stdlib",
+            f"{advice(error)}, or name a file, a folder, builtin:docs or builtin:stdlib",
         ) from error
     return Listing(listing.parts, listing.skipped, (*_note_of_two_readings(path), *listing.notes))
 

@@ -8,9 +8,7 @@ two FLOPs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mlx_amort.config.model import BlockKind, ModelConfig
 from mlx_amort.config.values import Config, StepConfig
@@ -91,18 +89,20 @@ def forward_flops_per_byte(model: ModelConfig) -> float:
 
 def training_flops_per_byte(config: Config) -> float:
     """FLOPs of one byte's training: three forward passes, and what recomputation does again."""
-    return sum(trained_flops(vars(product), config) for product in window_products(config))
+    return sum(trained_flops(product, config) for product in window_products(config))
 
 
-def trained_flops(product: Mapping[str, Any], config: Config) -> float:
-    """A product's FLOPs per byte of a step: forward and backward in the windows that have a gradient
-    (`tbptt: last`: the last), forward without the head in the others. product: the fields of a `Product`.
+def trained_flops(product: Product, config: Config) -> float:
+    """A product's FLOPs per byte of a step.
+
+    Forward and backward in the windows that have a gradient (`tbptt: last`: the last), forward without the head in the
+    others.
     """
     step = config.step
     trained = _trained_share(step)
-    passes = TRAINING_PASSES * trained + (0.0 if product["name"] == _HEAD else 1.0 - trained)
-    again = trained * product["again_flops"] if step.activation_checkpointing else 0.0
-    return float(passes * product["share_flops"] + again)
+    passes = TRAINING_PASSES * trained + (0.0 if product.name == _HEAD else 1.0 - trained)
+    again = trained * product.again_flops if step.activation_checkpointing else 0.0
+    return float(passes * product.share_flops + again)
 
 
 def _trained_share(step: StepConfig) -> float:

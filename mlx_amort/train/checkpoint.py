@@ -28,7 +28,7 @@ import numpy as np
 from mlx_amort import __version__
 from mlx_amort.config.reading import from_dict, to_dict
 from mlx_amort.config.values import Config
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN, flush_to_disk
 from mlx_amort.ops.precision import policy_of
 from mlx_amort.optim.partition import owners
@@ -118,7 +118,10 @@ def _save(run_folder: Path, kind: str, state: TrainState, config: Config, keep: 
         # Half a checkpoint only takes the room that another attempt would need.
         with suppress(OSError, UserError):
             clear_leftovers(folder)
-        todo = f"make room, then {how_to_go_on(run_folder)}"
+        mend = (
+            advice(error) if isinstance(error, OSError) else "see that there is room, and the right to write"
+        )
+        todo = f"{mend}, then {how_to_go_on(run_folder)}"
         raise UserError(f"checkpoint {final}", f"cannot be written ({reason})", todo) from error
     return final
 
@@ -176,8 +179,7 @@ def _read_record(path: Path) -> dict[str, Any]:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         found, step, config = record["format"], record["step"], record["config"]
     except OSError as error:
-        todo = f"make it readable, or delete {path} to go on from the checkpoint before it"
-        raise UserError(str(path / RECORD), error.strerror or "cannot be read", todo) from error
+        raise _unreadable(path / RECORD, error) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path / RECORD, "is not a checkpoint's record") from error
     if found != FORMAT:
@@ -200,6 +202,7 @@ def _load_arrays(path: Path, expected: Expected) -> Arrays:
         # Loading is lazy: read now, before anything may replace or delete the file.
         mx.eval(loaded)
     except (RuntimeError, ValueError) as error:
+        _check_opens(path)
         raise _damaged(path, f"cannot be read ({' '.join(str(error).split())})") from error
     _check(path, loaded, expected)
     return {name: loaded[name] for name in expected}
@@ -228,6 +231,19 @@ def _expected_optimizer(config: Config) -> Expected:
         for kind in ("momentum",) if owner == "muon" else ("first", "second"):
             expected[f"{kind}/{name}"] = weights[name]
     return expected
+
+
+def _check_opens(path: Path) -> None:
+    """Tell a file that cannot be opened, which says nothing of what it holds, from a damaged one."""
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(str(path), f"cannot be read ({error.strerror})", advice(error))
 
 
 def _damaged(path: Path, why: str) -> UserError:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from mlx_amort.command_line import command
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -24,6 +24,8 @@ _APPLE_DOUBLE = "._"
 
 def how_to_go_on(run_folder: Path) -> str:
     """What to do once the disk works again, naming the newest complete checkpoint."""
+    if not run_folder.is_dir():
+        return "start a new run, for the folder of this one is gone"
     try:
         complete = complete_checkpoints(run_folder)
     except UserError:
@@ -61,7 +63,7 @@ def _listed(folder: Path) -> list[str]:
         if isinstance(error, FileNotFoundError) and not folder.is_symlink():
             return []
         raise UserError(
-            str(folder), f"cannot be listed ({error.strerror})", "mount it, or get the right to read it"
+            str(folder), f"cannot be listed ({error.strerror})", f"mount it, or {advice(error)}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size
 from mlx_amort.command_line import command
+from mlx_amort.errors import printable
 from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.metrics import StepRow, ValidationRow
@@ -119,12 +120,12 @@ class Console:
         if self._as_json:
             write(self._outcome, json.dumps(summary.to_record(), indent=2) + "\n")
         else:
-            write(self._outcome, "".join(f"{line}\n" for line in summary_lines(summary)))
+            write(self._outcome, "".join(f"{printable(line)}\n" for line in summary_lines(summary)))
 
     def _line(self, text: str, is_important: bool = False) -> None:
         if self._is_quiet and not is_important:
             return
-        self._moving.stay(text)
+        self._moving.stay(printable(text))
         self._waiting = None
 
 

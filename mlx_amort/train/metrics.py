@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict, cast, final
 
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import write_whole
 
 
@@ -131,9 +131,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise UserError(
-            str(path), f"cannot be read as a log ({error.strerror})", "move it away or restore it"
-        ) from error
+        raise UserError(str(path), f"cannot be read as a log ({error.strerror})", advice(error)) from error
     # What follows the last line end is nothing, or a line that was never finished.
     return [_row(line, f"{path}:{number}") for number, line in enumerate(lines[:-1], start=1)]
 

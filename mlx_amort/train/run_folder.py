@@ -23,7 +23,7 @@ from typing import Any
 from mlx_amort.command_line import command
 from mlx_amort.config.reading import dump, load
 from mlx_amort.config.values import Config
-from mlx_amort.errors import UserError
+from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN, write_whole
 from mlx_amort.train.run_lock import LOCK, acquire
 
@@ -115,7 +115,7 @@ def create(out: Path | None, name: str) -> tuple[RunFolder, str]:
         _check_is_empty(folder)
     except OSError as error:
         raise UserError(
-            f"--out {out}", f"cannot be made ({error.strerror})", "name another folder"
+            f"--out {out}", f"cannot be made ({error.strerror})", f"{advice(error)}, or name another folder"
         ) from error
     return folder, lock_note
 
@@ -171,6 +171,7 @@ def _unused(name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(str(path), f"cannot be made ({error.strerror})", "name one with --out") from error
+            todo = f"{advice(error)}, or name another with --out"
+            raise UserError(str(path), f"cannot be made ({error.strerror})", todo) from error
         return path
     raise AssertionError("count() ends nowhere")

@@ -13,9 +13,9 @@ import pytest
 from mlx_amort.cli import main
 from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, RunConfig, StepConfig
+from mlx_amort.errors import harmless
 from mlx_amort.generate import sample
 from mlx_amort.model.byte_lm import ByteLM
-from mlx_amort.streams import harmless
 from mlx_amort.train.checkpoint import save
 from mlx_amort.train.state import new_train_state
 from tests.cli.terminal import on_terminal

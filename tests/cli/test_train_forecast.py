@@ -10,7 +10,7 @@ import pytest
 from mlx_amort.backend import describe_machine
 from mlx_amort.config.reading import resolve
 from mlx_amort.cost.measure.grid import Lists
-from mlx_amort.cost.measure.request import Request
+from mlx_amort.cost.measure.request import SweepRequest
 from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.profile_store import default_folder
 from tests.cli.test_train_verb import amort
@@ -28,7 +28,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     base, machine = resolve(preset="demo", overrides=SETTINGS), describe_machine()
     lists = Lists(batches=(1, 2, 4, 8, 16), optimizers=("muon", "adamw"))
     folder = default_folder(base, machine)
-    run_sweep(Request(base, lists, False, 5, None), folder, machine, Machine(base), Lines())
+    run_sweep(SweepRequest(base, lists, False, 5, None), folder, machine, Machine(base), Lines())
     return folder / "profile.json"
 
 
@@ -79,20 +79,23 @@ def test_another_profile_is_not_used_unasked_and_refused_when_asked(
     assert "forecast    after the first steps: " in unasked.stderr
 
 
-def test_a_rejected_law_stops_no_run_and_its_measured_row_forecasts(
+def test_a_rejected_cost_model_stops_no_run_and_its_measurement_forecasts(
     tmp_path: Path, profile: Path, tiny: list[str]
 ) -> None:
     record = json.loads(profile.read_text())
-    for row in record["rows"]:
+    for row in record["measurements"]:
         row["step_s"] = 1e-6 * row["bytes_per_step"] ** 2 + 0.1
-    profile.write_text(json.dumps({**record, "held_out": []}))
+    profile.write_text(json.dumps({**record, "holdout": []}))
     measured = amort(*tiny, "--profile", str(profile), cwd=tmp_path)
     assert measured.returncode == 0, measured.stderr
     predicted_s = 1e-6 * BYTES_PER_STEP**2 + 0.1
     assert f"forecast    {predicted_s:.4g} s per step, " in measured.stdout
-    assert f"warning     the law of {profile} was rejected; " in measured.stdout
+    assert f"warning     the cost model of {profile} is rejected; " in measured.stdout
     tiny = [word.replace("step.batch=2", "step.batch=3") for word in tiny[:-1]]
     other = [*tiny, "other", "--profile", str(profile)]
     unmeasured = amort(*other, cwd=tmp_path)
     assert unmeasured.returncode == 0, unmeasured.stderr
-    assert f"forecast    after the first steps: the law of {profile} was rejected, and" in unmeasured.stdout
+    assert (
+        f"forecast    after the first steps: the cost model of {profile} is rejected, and"
+        in unmeasured.stdout
+    )

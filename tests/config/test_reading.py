@@ -35,7 +35,7 @@ from mlx_amort.config.values import (
 )
 from mlx_amort.config.yaml_text import parse_yaml
 from mlx_amort.data.opening import open_corpora
-from mlx_amort.errors import UserError, did_you_mean
+from mlx_amort.errors import UserError
 
 positive = st.integers(1, 10**12)
 fractions = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -216,10 +216,3 @@ def test_values_that_differ_are_shown_as_they_are() -> None:
     found = differing_keys(one, other, ("run",))
     assert found[0] == Difference("run.steps", "3", "null")
     assert found[2] == Difference("run.sample_prompt", "salt and pepper", '"Once "')
-
-
-def test_user_error_is_one_line() -> None:
-    assert str(UserError("what", "why")) == "what: why"
-    assert str(UserError("what", "why", "what to do")) == "what: why; what to do"
-    assert did_you_mean("MOUN", ["muon", "adamw"]) == "did you mean 'muon'?"
-    assert did_you_mean("zzz", ["muon", "adamw"]) == "choose one of muon, adamw"

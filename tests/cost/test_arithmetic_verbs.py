@@ -17,7 +17,7 @@ from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.cli.plan import command as plan
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config
-from mlx_amort.cost.configuration import point_of
+from mlx_amort.cost.configuration import Configuration
 from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.profile_store import identity_of, profiles_folder
 from mlx_amort.cost.time.forecast import forecast_of
@@ -86,7 +86,7 @@ def test_the_command_of_a_plan_is_the_run_that_was_profiled(tmp_path: Path) -> N
     assert words[:2] == ["mlx-amort", "train"] and words[-2:] == ["--profile", str(file)]
     config = config_of(words[2:-2])
     assert identity_of(config) == identity_of(base)
-    point, choice = point_of(config).to_record(), planned["choice"]
+    point, choice = Configuration.of(config).to_record(), planned["choice"]
     assert {key: choice[key] for key in point if key != "precision"} | {"precision": "fp32"} == point
     assert config.total_steps == choice["steps"] and config.run.bytes == 1_000_000
     assert forecast_of(file, config, MACHINE)[0] is not None
@@ -105,10 +105,10 @@ def config_of(words: list[str]) -> Config:
     return found[0]
 
 
-def test_a_rejected_law_is_not_asked_for_a_forecast_and_has_no_ceiling(tmp_path: Path) -> None:
+def test_a_rejected_cost_model_is_not_asked_for_a_forecast_and_has_no_ceiling(tmp_path: Path) -> None:
     file = sweep_into(tmp_path, BASE, Machine(BASE))
     record = json.loads(file.read_text())
-    for row in record["rows"]:
+    for row in record["measurements"]:
         if row["step_s"]:
             row["step_s"] = 1e-9 * row["bytes_per_step"] ** 2 + 0.1
     file.write_text(json.dumps(record))
@@ -121,19 +121,19 @@ def test_a_command_holds_only_what_differs_from_its_preset(tmp_path: Path) -> No
     arguments = [str(file), "--bytes", "1e6", "--min-updates", "100", "--json"]
     planned = json.loads(CliRunner().invoke(plan, arguments, catch_exceptions=False).output)
     words = shlex.split(planned["command"])
-    demo, choice = point_of(resolve(preset="demo")).to_record(), planned["choice"]
+    demo, choice = Configuration.of(resolve(preset="demo")).to_record(), planned["choice"]
     for key in ("batch", "chunks", "seq", "window", "accum", "optimizer"):
         assert (f"--{key}" in words) == (demo[key] != choice[key])
     assert "--accum" not in words and "--precision" not in words
     assert not any("activation" in word for word in words)
 
 
-def test_without_a_file_the_newest_profile_with_a_fit_is_taken(
+def test_without_a_file_the_newest_profile_with_a_cost_model_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arguments = ["--bytes", "1e6", "--min-updates", "100"]
-    with pytest.raises(UserError, match=r"no profile with a fit is in .*profile --grid"):
+    with pytest.raises(UserError, match=r"no profile with a cost model is in .*profile --grid"):
         CliRunner().invoke(plan, arguments, catch_exceptions=False)
     for number, name in enumerate(("old", "new", "alone")):
         folder = profiles_folder() / name
@@ -174,7 +174,7 @@ def test_plan_json_has_the_choice() -> None:
 def test_plan_shows_the_configurations_around_the_best_size() -> None:
     arguments = [GRID, "--bytes", "2.006e9", "--noise-scale", "200k"]
     output = CliRunner().invoke(plan, arguments, catch_exceptions=False).output
-    assert "best bytes a step, sqrt(T_crit c0 / c1): adamw 53,530, muon 78,960" in output
+    assert "best bytes per step, sqrt(T_crit c0 / c1): adamw 53,530, muon 78,960" in output
     assert "around it" in output
 
 
@@ -208,6 +208,6 @@ def test_a_report_goes_into_a_folder(tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.write_text("mine")
     for out in (str(file), "/proc/x", str(file / "below")):
-        with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another"):
+        with pytest.raises(UserError, match=f"--out {out}: is not a folder.*name another"):
             CliRunner().invoke(fit, [GRID, "--out", out], catch_exceptions=False)
     assert file.read_text() == "mine"

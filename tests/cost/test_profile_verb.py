@@ -27,7 +27,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_grid_prints_its_fit_floors_and_held_out_and_writes_a_report(pretended: Path) -> None:
+def test_a_grid_prints_its_cost_model_roofline_and_holdout_and_writes_a_report(pretended: Path) -> None:
     out = pretended / "out"
     arguments = ["--grid", "--preset", "demo", "--time-budget", "1h", "--out", str(out)]
     result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
@@ -35,7 +35,7 @@ def test_a_grid_prints_its_fit_floors_and_held_out_and_writes_a_report(pretended
     for part in (
         "c0 muon",
         "ceiling 1/c1",
-        "× its floor",
+        "× its roofline",
         "held out B",
         "anchor measured",
         "update timed alone",
@@ -64,7 +64,7 @@ def test_json_is_the_file_and_its_place_the_cache(pretended: Path) -> None:
     (file,) = (pretended / "cache" / "mlx-amort" / "profiles").glob("demo-*/profile.json")
     record = json.loads(result.stdout)
     assert record == json.loads(file.read_text())
-    assert len({(row["batch"], row["chunks"], row["optimizer"]) for row in record["rows"]}) == 12
+    assert len({(row["batch"], row["chunks"], row["optimizer"]) for row in record["measurements"]}) == 12
     keys = {"batch", "chunks", "window", "accum", "seq", "optimizer", "precision", "activation_checkpointing"}
     keys |= {
         "bytes_per_step",
@@ -76,14 +76,14 @@ def test_json_is_the_file_and_its_place_the_cache(pretended: Path) -> None:
         "window_s",
         "update_s",
     }
-    assert all(keys <= set(row) for row in record["rows"])
-    assert {"rows", "fit", "floors", "held_out", "machine", "model"} <= set(record)
+    assert all(keys <= set(row) for row in record["measurements"])
+    assert {"measurements", "cost_model", "roofline", "holdout", "machine", "model"} <= set(record)
 
 
 def test_one_configuration_without_grid_and_lists(pretended: Path) -> None:
     arguments = ["--preset", "demo", "--batch", "4", "--chunks", "4", "--json"]
     result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
-    (row,) = json.loads(result.stdout)["rows"]
+    (row,) = json.loads(result.stdout)["measurements"]
     assert (row["batch"], row["chunks"]) == (4, 4)
 
 
@@ -92,9 +92,9 @@ def test_one_row_replaces_no_sweep_and_no_report_and_says_what_to_do_next(preten
     for arguments in (["--grid"], ["--batch", "4"]):
         arguments = [*arguments, "--preset", "demo", "--out", str(out)]
         result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
-    assert json.loads((out / "profile.json").read_text())["fit"] is not None
-    assert "No fit" not in (out / "report.md").read_text()
-    assert "No fit" in (out / "profile.latest" / "report.md").read_text()
+    assert json.loads((out / "profile.json").read_text())["cost_model"] is not None
+    assert "No cost model" not in (out / "report.md").read_text()
+    assert "No cost model" in (out / "profile.latest" / "report.md").read_text()
     assert result.stdout.splitlines()[-1] == f"next  mlx-amort profile --grid --preset demo --out {out}"
 
 
@@ -119,8 +119,8 @@ def test_lists_narrow_a_grid_and_a_single_value_is_the_configurations(pretended:
     ]
     result = CliRunner().invoke(profile.command, [*arguments, "--json"], catch_exceptions=False)
     record = json.loads(result.stdout)
-    assert {row["batch"] for row in record["rows"]} == {4, 8}
-    assert {row["chunks"] for row in record["rows"]} == {1, 2}
+    assert {row["batch"] for row in record["measurements"]} == {4, 8}
+    assert {row["chunks"] for row in record["measurements"]} == {1, 2}
     assert record["anchor"]["batch"] == 4
     assert (record["request"]["base"]["batch"], record["request"]["base"]["chunks"]) == (4, 1)
     assert record["request"]["base"]["precision"] == record["chosen"]["precision"] == "bf16-pure"
@@ -159,7 +159,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
     pretended: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     monkeypatch.setattr(profile, "run_sweep", lambda *arguments: pytest.fail("was measured"))
-    with pytest.raises(UserError, match=f"--out {out}: is no folder.*; name another folder"):
+    with pytest.raises(UserError, match=f"--out {out}: is not a folder.*name another"):
         CliRunner().invoke(profile.command, ["--preset", "demo", "--out", out], catch_exceptions=False)
 
 
@@ -168,9 +168,13 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
     [
         lambda record: "{",
         lambda record: "[]",
-        lambda record: json.dumps({**record, "rows": [{"batch": 2}]}),
+        lambda record: json.dumps({**record, "measurements": [{"batch": 2}]}),
         lambda record: json.dumps(
-            {**record, "status": "incomplete", "rows": [{**record["rows"][0], "window": None}]}
+            {
+                **record,
+                "status": "incomplete",
+                "measurements": [{**record["measurements"][0], "window": None}],
+            }
         ),
         lambda record: json.dumps(
             {key: record[key] for key in record if key != "elapsed_s"} | {"status": "incomplete"}
@@ -185,7 +189,8 @@ def test_a_damaged_profile_says_how_to_get_past_it(pretended: Path, damage: Call
     file.write_text(damage(json.loads(file.read_text())))
     before = file.read_bytes()
     with pytest.raises(
-        UserError, match=r"profile\.json: is no whole profile.*; delete it, or name another --out"
+        UserError,
+        match=r"profile\.json: is not a complete profile, so it cannot be resumed.*; delete it, or name another --out",
     ):
         CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
     assert file.read_bytes() == before

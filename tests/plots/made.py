@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mlx_amort.cost.profile_file import rows_from_records
-from mlx_amort.cost.time.cost_model import fit_rows
+from mlx_amort.cost.configuration import Measurement
+from mlx_amort.cost.fields import Fields
+from mlx_amort.cost.time.fitting import fit_rows
 
 Record = dict[str, Any]
 
@@ -52,13 +53,13 @@ def row_of(batch: int, chunks: int, optimizer: str, window_s: float = WINDOW_S) 
 
 
 def fitted(rows: list[Record]) -> Record:
-    """A record of rows with their fit, a model and a machine, and the row in the middle chosen."""
+    """A record of rows with their cost model, a model and a machine, and the row in the middle chosen."""
     chosen = {
         key: rows[len(rows) // 2][key] for key in rows[0] if key not in ("step_s", "samples_s", "peak_bytes")
     }
     return {
-        "rows": rows,
-        "fit": fit_rows(rows_from_records(rows, "made")).to_record(),
+        "measurements": rows,
+        "cost_model": fit_rows([Measurement.from_fields(Fields(row, "made")) for row in rows]).to_record(),
         "chosen": chosen,
         "model": {"preset": "demo", "parameters": 1234567},
         "machine": {"processor": "a processor", "cores": 2, "backend": "cpu"},

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mlx_amort import plots
-from mlx_amort.cost.profile_file import read_record
+from mlx_amort.cost.profile_file import read_profile
 from mlx_amort.cost.time.student_t import t_quantile
 from mlx_amort.plots.configurations import fitted_model_of, key_of, not_fitted_of, peaks_of
 from mlx_amort.plots.cost import interval_s
@@ -81,7 +81,7 @@ def test_a_rejected_cost_model_is_drawn_faintly_without_interval_and_ceiling(dra
 
 
 def test_the_band_is_the_interval_of_the_line() -> None:
-    rows = profile(0.02, window_s=0.0, count=20)["rows"]
+    rows = profile(0.02, window_s=0.0, count=20)["measurements"]
     model = fitted_model_of(fitted(rows))
     sizes = np.array([64.0, 1000.0, 40000.0])
     found = interval_s(model, "muon", 1, sizes)
@@ -133,9 +133,13 @@ def test_residuals_say_how_their_rows_are_ordered(draw: Draw) -> None:
 
 def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> None:
     record = profile()
-    record["rows"].append({**record["rows"][0], "batch": 99, "peak_bytes": None, "status": "did not fit"})
-    record["rows"].append({**record["rows"][3], "seq": 2 * record["rows"][0]["seq"]})
-    estimates = [None if row["peak_bytes"] is None else 1.1 * row["peak_bytes"] for row in record["rows"]]
+    record["measurements"].append(
+        {**record["measurements"][0], "batch": 99, "peak_bytes": None, "status": "did not fit"}
+    )
+    record["measurements"].append({**record["measurements"][3], "seq": 2 * record["measurements"][0]["seq"]})
+    estimates = [
+        None if row["peak_bytes"] is None else 1.1 * row["peak_bytes"] for row in record["measurements"]
+    ]
     figure = draw(plots.memory, record, estimates)
     (axis,) = figure.axes
     batches = {
@@ -148,11 +152,10 @@ def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> 
     texts = legend_of(figure)
     assert {"the estimate", "did not fit", "K = 8", "S = 64 (open)", "S = 128", "muon", "adamw"} <= set(texts)
     assert [text.get_text() for text in axis.texts] == ["K 1"]
-    assert len(peaks_of(record)) == len(record["rows"])
+    assert len(peaks_of(record)) == len(record["measurements"])
 
 
 def test_figures_of_a_csv_are_drawn(tmp_path: Path) -> None:
-    record = read_record(GRID)
-    record |= {"fit": fitted(record["rows"])["fit"]} if "step_s" in record["rows"][0] else {}
+    record = read_profile(GRID).to_record()
     plots.memory(record, tmp_path / "memory.png")
     assert (tmp_path / "memory.png").read_bytes().startswith(PNG)

@@ -55,9 +55,11 @@ def test_ratios_pair_the_turns_and_rows_are_medians() -> None:
     theirs = [{"step_s": value, "window_s": value, "update_s": 0.0} for value in (2.0, 2.0, 2.0)]
     comparison = Comparison(tiny(), dict(zip(SIDES, (ours, theirs), strict=True)))
     assert comparison.ratios("step_s") == [2.0, 1.0, 0.5]
-    row = comparison.row("mlx")
+    row = comparison.measurement("mlx")
     assert (
-        row.step_s == 2.0 and row.samples_s == (1.0, 2.0, 4.0) and row.bytes_per_step == tiny().bytes_per_step
+        row.step_s == 2.0
+        and row.samples_s == (1.0, 2.0, 4.0)
+        and row.configuration.bytes_per_step == tiny().bytes_per_step
     )
 
 

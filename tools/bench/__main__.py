@@ -17,7 +17,8 @@ load_blas()
 from mlx_amort.backend import describe_machine  # noqa: E402
 from mlx_amort.config.reading import resolve  # noqa: E402
 from mlx_amort.config.values import Config  # noqa: E402
-from mlx_amort.cost.time.cost_model import Fit, fit_rows  # noqa: E402
+from mlx_amort.cost.time.cost_model import CostModel  # noqa: E402
+from mlx_amort.cost.time.fitting import fit_rows  # noqa: E402
 from tools.bench.generation import compare_contexts  # noqa: E402
 from tools.bench.parts import compare_kinds, compare_parts  # noqa: E402
 from tools.bench.retained import compare_retained  # noqa: E402
@@ -72,7 +73,7 @@ def model(hidden: str, turns: int, threads: int) -> None:
             found = take_turns(workers, configs, folder, turns, warm_up=2)
             for comparison in found:
                 _tell(comparison)
-            fits = {side: fit_rows([comparison.row(side) for comparison in found]) for side in SIDES}
+            fits = {side: fit_rows([comparison.measurement(side) for comparison in found]) for side in SIDES}
             _tell_fits(fits)
 
 
@@ -115,13 +116,13 @@ def _tell(comparison: Comparison) -> None:
     )
 
 
-def _tell_fits(fits: dict[str, Fit]) -> None:
+def _tell_fits(fits: dict[str, CostModel]) -> None:
     for side, fit in fits.items():
         low, high = (1e6 * value for value in fit.c1_interval_s_per_byte)
         constants = ", ".join(f"c0 {name} {value:.3f} s" for name, value in fit.c0_s.items())
-        third = "" if fit.third_unit is None else f", {1e3 * fit.third_cost_s:.1f} ms a {fit.third_unit}"
+        third = "" if fit.third_unit is None else f", {1e3 * fit.third_cost_s:.1f} ms per {fit.third_unit}"
         click.echo(
-            f"  {side:6} law {fit.law}{third}; c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte "
+            f"  {side:6} {fit.form}{third}; c1 {1e6 * fit.c1_s_per_byte:.2f} µs/byte "
             f"({low:.2f} to {high:.2f}), {constants}"
         )
     ours, theirs = fits["mlx"], fits["torch"]

@@ -60,7 +60,7 @@ def compare_parts(config: Config, turns: int, tell: Tell) -> None:
     """Time the parts of a step apart; products against the best product rate, traffic against the copy's."""
     set_cpu_cache_limit()
     rates = measure_rates(config)
-    best, copy = max(product["flops_per_s"] for product in rates["products"]), rates["copy_bytes_per_s"]
+    best, copy = rates.best_flops_per_s, rates.copy_bytes_per_s
     tell(
         f"parts of a step of {config.preset}, B {config.step.batch} W {config.step.effective_window}, fp32; "
         f"best product {best / 1e9:,.0f} GFLOP/s, copy {copy / 1e9:.1f} GB/s"

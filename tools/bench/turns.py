@@ -17,7 +17,7 @@ import numpy as np
 
 from mlx_amort.config.reading import to_dict
 from mlx_amort.config.values import Config
-from mlx_amort.cost.profile_file import Row
+from mlx_amort.cost.configuration import Configuration, Measurement
 
 SIDES = ("mlx", "torch")
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -69,16 +69,10 @@ class Comparison:
         ours, theirs = (self.samples[side] for side in SIDES)
         return [other[part] / own[part] for own, other in zip(ours, theirs, strict=True)]
 
-    def row(self, side: str, part: str = "step_s") -> Row:
-        step = self.config.step
-        return Row(
-            step.batch,
-            step.chunks,
-            self.config.model.seq,
-            self.config.optimizer.name,
+    def measurement(self, side: str, part: str = "step_s") -> Measurement:
+        return Measurement(
+            Configuration.of(self.config),
             self.median_s(side, part),
-            window=step.effective_window,
-            accum=step.accum,
             samples_s=tuple(sample[part] for sample in self.samples[side]),
         )
 

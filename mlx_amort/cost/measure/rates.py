@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
 
 from mlx_amort.config.values import Config
-from mlx_amort.cost.measure.roofline import newton_schulz_products
+from mlx_amort.cost.measure.roofline import ProductRate, Rates, newton_schulz_products
 from mlx_amort.model.flops import Product, window_products
 from mlx_amort.ops.cpu.products import operand
 from mlx_amort.ops.precision import policy_of
@@ -25,7 +24,7 @@ _MOST_REPEATS = 64
 _COPIED_BYTES = 128 << 20
 
 
-def measure_rates(config: Config) -> dict[str, Any]:
+def measure_rates(config: Config) -> Rates:
     """Rates of the shapes that `config` uses.
 
     Units: flops_per_s; copy_bytes_per_s counts what is read and what is written. Dtypes: those of the policy,
@@ -34,10 +33,10 @@ def measure_rates(config: Config) -> dict[str, Any]:
     window_dtype = operand(mx.zeros(1, dtype=policy_of(config.step.precision).compute)).dtype
     muon_dtype = mx.bfloat16 if config.optimizer.muon_dtype == "bfloat16" else mx.float32
     update_dtype = operand(mx.zeros(1, dtype=muon_dtype)).dtype
-    # Whichever optimizer the run has, both floors are given.
+    # Whichever optimizer the run has, both rooflines are given.
     with_muon = replace(config, optimizer=replace(config.optimizer, name="muon"))
     is_on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    seen: dict[tuple[Any, ...], float] = {}
+    seen: dict[tuple[int, int, int, int, mx.Dtype], float] = {}
     products = []
     for phase, shapes, dtype in (
         ("window", window_products(config), window_dtype),
@@ -47,8 +46,8 @@ def measure_rates(config: Config) -> dict[str, Any]:
             key = (product.stack, product.m, product.k, product.n, dtype)
             if key not in seen:
                 seen[key] = _product_rate(product, dtype)
-            products.append({"phase": phase, **vars(product), "flops_per_s": seen[key]})
-    return {"products": products, "copy_bytes_per_s": _copy_bandwidth()}
+            products.append(ProductRate(phase, product, seen[key]))
+    return Rates(tuple(products), _copy_bandwidth())
 
 
 def _product_rate(product: Product, dtype: mx.Dtype) -> float:

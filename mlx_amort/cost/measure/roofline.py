@@ -1,17 +1,18 @@
-"""The least that a step can cost on this machine, and how far the fitted costs are from it; arithmetic only.
+"""The roofline: the least that a step can cost at the rates this machine reaches; arithmetic only.
 
-c1 >= 3 · Σ FLOPs a byte of a shape / best rate of that shape
+c1 >= 3 · Σ FLOPs per byte of a shape / best rate of that shape
 c0 >= bytes of the update / copy bandwidth + Σ FLOPs of Newton-Schulz / best rate
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from mlx_amort.config.values import Config, OptimizerName
-from mlx_amort.cost.profile_file import count_windows
+from mlx_amort.cost.fields import Fields
+from mlx_amort.cost.time.cost_model import CostModel
 from mlx_amort.model.flops import Product, forward_flops_per_byte, trained_flops
 from mlx_amort.ops.constants import WIDTHS
 from mlx_amort.optim.stacks import stack_size
@@ -20,10 +21,109 @@ from mlx_amort.optim.update_cost import accumulation_bytes, orthogonalizations, 
 OPTIMIZERS: Final[tuple[OptimizerName, ...]] = ("muon", "adamw")
 
 
+@dataclass(frozen=True)
+class ProductRate:
+    """The best rate of one shape of product, in a "window" or in the "update"."""
+
+    phase: str
+    product: Product
+    flops_per_s: float
+
+    @property
+    def name(self) -> str:
+        """The product and its shape in words."""
+        each = self.product
+        return f"{each.name} ({each.stack} × [{each.m}, {each.k}, {each.n}])"
+
+    def to_record(self) -> dict[str, Any]:
+        return {"phase": self.phase, **asdict(self.product), "flops_per_s": self.flops_per_s}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> ProductRate:
+        stack, m, k, n = (fields.known_count(key) for key in ("stack", "m", "k", "n"))
+        share, again = fields.known_number("share_flops"), fields.number("again_flops") or 0.0
+        product = Product(fields.text("name"), stack, m, k, n, share, again)
+        return cls(fields.text("phase"), product, fields.rate("flops_per_s"))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine can do with a configuration's shapes (cost/measure/rates.py)."""
+
+    products: tuple[ProductRate, ...]
+    copy_bytes_per_s: float
+
+    @property
+    def best_flops_per_s(self) -> float:
+        return max(product.flops_per_s for product in self.products)
+
+    def better(self, other: Rates) -> Rates:
+        """The better of two measurements of each rate: what another program took is no limit of the machine."""
+        products = tuple(
+            replace(first, flops_per_s=max(first.flops_per_s, second.flops_per_s))
+            for first, second in zip(self.products, other.products, strict=True)
+        )
+        return Rates(products, max(self.copy_bytes_per_s, other.copy_bytes_per_s))
+
+    def to_record(self) -> dict[str, Any]:
+        products = [product.to_record() for product in self.products]
+        return {"products": products, "copy_bytes_per_s": self.copy_bytes_per_s}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Rates:
+        products = tuple(ProductRate.from_fields(each) for each in fields.sections("products", "product"))
+        if not products:
+            raise fields.refuse("products", "is empty")
+        return cls(products, fields.rate("copy_bytes_per_s"))
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least each cost can be, and the rates it follows from.
+
+    Units: seconds, µs per byte, FLOPs per second, bytes per second. accumulation_s: of one window.
+    """
+
+    c1_us_per_byte: float
+    c0_s: Mapping[str, float]
+    accumulation_s: float
+    forward_flops_per_byte: float
+    best_flops_per_s: float
+    copy_bytes_per_s: float
+    products: Mapping[str, float]
+
+    def c1_ratio(self, model: CostModel) -> float:
+        """How many times the roofline the fitted c1 is."""
+        return model.c1_s_per_byte * 1e6 / self.c1_us_per_byte
+
+    def c0_ratios(self, model: CostModel) -> dict[str, float]:
+        """How many times the roofline the fitted c0 of each optimizer is."""
+        return {name: c0_s / self.c0_s[name] for name, c0_s in model.c0_s.items() if name in self.c0_s}
+
+    def to_record(self, model: CostModel | None) -> dict[str, Any]:
+        """The roofline as JSON, with the ratios of a cost model's costs to it for readers."""
+        record = asdict(self)
+        if model is not None:
+            record |= {"c1_ratio": self.c1_ratio(model), "c0_ratios": self.c0_ratios(model)}
+        return record
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Roofline:
+        return cls(
+            c1_us_per_byte=fields.rate("c1_us_per_byte"),
+            c0_s=fields.numbers("c0_s"),
+            accumulation_s=fields.known_number("accumulation_s"),
+            forward_flops_per_byte=fields.known_number("forward_flops_per_byte"),
+            best_flops_per_s=fields.rate("best_flops_per_s"),
+            copy_bytes_per_s=fields.rate("copy_bytes_per_s"),
+            products=fields.numbers("products"),
+        )
+
+
 def newton_schulz_products(config: Config, is_on_cpu: bool) -> list[Product]:
     """The products of one update's orthogonalisations in stacks as the update makes them; none for AdamW.
 
-    share_flops in FLOPs an update.
+    share_flops in FLOPs per update.
     """
     products = []
     for each in orthogonalizations(config.model.parameter_shapes(), config.optimizer):
@@ -36,97 +136,24 @@ def newton_schulz_products(config: Config, is_on_cpu: bool) -> list[Product]:
     return products
 
 
-def floors_of(config: Config, rates: Mapping[str, Any]) -> dict[str, Any]:
-    """The floors of a configuration from rates measured for it (cost/measure/rates.py), and those rates.
-
-    Units: seconds, µs a byte, FLOPs a second, bytes a second.
-    """
-    window = [product for product in rates["products"] if product["phase"] == "window"]
-    update = [product for product in rates["products"] if product["phase"] == "update"]
-    bandwidth = rates["copy_bytes_per_s"]
-    c1_s = sum(trained_flops(product, config) / product["flops_per_s"] for product in window)
+def roofline_of(config: Config, rates: Rates) -> Roofline:
+    """The roofline of a configuration from rates measured for it."""
+    window = [rate for rate in rates.products if rate.phase == "window"]
+    update = [rate for rate in rates.products if rate.phase == "update"]
+    bandwidth = rates.copy_bytes_per_s
+    c1_s = sum(trained_flops(rate.product, config) / rate.flops_per_s for rate in window)
     shapes = config.model.parameter_shapes()
     width = WIDTHS[config.step.precision].weights
-    products_s = {"muon": sum(product["share_flops"] / product["flops_per_s"] for product in update)}
-    c0_s = {
+    products_s = {"muon": sum(rate.product.share_flops / rate.flops_per_s for rate in update)}
+    c0_s: dict[str, float] = {
         name: update_bytes(shapes, name, width) / bandwidth + products_s.get(name, 0.0) for name in OPTIMIZERS
     }
-    return {
-        "c1_us_per_byte": c1_s * 1e6,
-        "c0_s": c0_s,
-        "accumulation_s": accumulation_bytes(shapes, width) / bandwidth,
-        "forward_flops_per_byte": forward_flops_per_byte(config.model),
-        "best_flops_per_s": max(product["flops_per_s"] for product in rates["products"]),
-        "copy_bytes_per_s": bandwidth,
-        "products": {_shape_name(product): product["flops_per_s"] for product in rates["products"]},
-    }
-
-
-def best_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The better of two measurements of each rate: what another program took is no limit of the machine."""
-    products = [
-        {**first, "flops_per_s": max(first["flops_per_s"], second["flops_per_s"])}
-        for first, second in zip(one["products"], other["products"], strict=True)
-    ]
-    copied = max(one["copy_bytes_per_s"], other["copy_bytes_per_s"])
-    return {"products": products, "copy_bytes_per_s": copied}
-
-
-def _shape_name(product: Mapping[str, Any]) -> str:
-    shape = ", ".join(str(product[axis]) for axis in ("m", "k", "n"))
-    return f"{product['name']} ({product['stack']} × [{shape}])"
-
-
-def compare_with_floors(floors: dict[str, Any], fit: Mapping[str, Any]) -> dict[str, Any]:
-    """`floors` with how many times its floor each fitted cost is: c1_times_floor and c0_times_floor."""
-    return {
-        **floors,
-        "c1_times_floor": fit["c1_us_per_byte"] / floors["c1_us_per_byte"],
-        "c0_times_floor": {name: c0_s / floors["c0_s"][name] for name, c0_s in fit["c0_s"].items()},
-    }
-
-
-def describe_floors(floors: Mapping[str, Any], fit: Mapping[str, Any] | None) -> list[str]:
-    """Sentences: each fitted cost beside its floor, or the floors alone where nothing was fitted."""
-    if fit is None or "c1_times_floor" not in floors:
-        least = ", ".join(f"c0 of {name} {c0_s:.3g} s" for name, c0_s in floors["c0_s"].items())
-        return [f"floors: c1 {floors['c1_us_per_byte']:.3g} µs/byte, {least}"]
-    lines = [
-        f"c1 = {floors['c1_times_floor']:.1f} × its floor: {fit['c1_us_per_byte']:.4g} against "
-        f"{floors['c1_us_per_byte']:.3g} µs/byte "
-        f"({floors['forward_flops_per_byte'] / 1e6:.3g} MFLOP a byte forward, "
-        f"best product {floors['best_flops_per_s'] / 1e9:,.0f} GFLOP/s)"
-    ]
-    for name, times in floors["c0_times_floor"].items():
-        lines.append(
-            f"c0 of {name} = {times:.1f} × its floor: {fit['c0_s'][name]:.3g} "
-            f"against {floors['c0_s'][name]:.3g} s (copy {floors['copy_bytes_per_s'] / 1e9:.3g} GB/s)"
-        )
-    return lines
-
-
-def describe_phases(
-    rows: Sequence[Mapping[str, Any]], floors: Mapping[str, Any], c0_s: Mapping[str, float]
-) -> list[str]:
-    """Sentences: where the largest step of each optimizer spends its time; its update beside the fitted c0.
-
-    Accumulation happens inside the compiled window and cannot be timed apart: it is what moving its bytes
-    takes at the copy bandwidth, once a window.
-    """
-    lines = []
-    for name in OPTIMIZERS:
-        own = [row for row in rows if row["optimizer"] == name and row.get("phases")]
-        if not own:
-            continue
-        row = max(own, key=lambda row: row["bytes_per_step"])
-        parts = ", ".join(f"{part} {seconds / row['step_s']:.1%}" for part, seconds in row["phases"].items())
-        windows = count_windows(row["accum"], row["chunks"], row["window"])
-        share = windows * floors["accumulation_s"] / row["step_s"]
-        lines.append(
-            f"{name}, B {row['batch']} K {row['chunks']} S {row['seq']}: {parts}; "
-            f"of the windows, accumulation about {share:.1%}"
-        )
-        if name in c0_s:
-            update = f"update timed alone {statistics.median(row['update_s'] for row in own):.3g} s"
-            lines.append(f"{name}: {update}, fitted c0 {c0_s[name]:.3g} s")
-    return lines
+    return Roofline(
+        c1_us_per_byte=c1_s * 1e6,
+        c0_s=c0_s,
+        accumulation_s=accumulation_bytes(shapes, width) / bandwidth,
+        forward_flops_per_byte=forward_flops_per_byte(config.model),
+        best_flops_per_s=rates.best_flops_per_s,
+        copy_bytes_per_s=bandwidth,
+        products={rate.name: rate.flops_per_s for rate in rates.products},
+    )

@@ -1,8 +1,8 @@
-"""Measures one configuration in a process of its own: `python -m mlx_amort.cost.measure.worker`.
+"""Measures one configuration in a process of its own, which cost/measure/worker_process.py starts.
 
 One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep goes on.
 
-    {"job": "step", "config": {...}, "steps": 5}     the columns of a row, from the trainer's own TrainingStep
+    {"job": "step", "config": {...}, "steps": 5}     what is measured, by the trainer's own TrainingStep
     {"job": "peak", "config": {...}}                 the peak memory of two steps, and of their phases
     {"job": "rates", "config": {...}}                what the machine can do with this configuration's shapes
 
@@ -28,8 +28,8 @@ import numpy as np  # noqa: E402
 
 from mlx_amort.config.reading import from_dict  # noqa: E402
 from mlx_amort.config.values import Config  # noqa: E402
-from mlx_amort.cost.measure.grid import LEAST_TIMED_S, MOST_STEPS_FACTOR  # noqa: E402
 from mlx_amort.cost.measure.rates import measure_rates  # noqa: E402
+from mlx_amort.cost.measure.time_budget import LEAST_TIMED_S, MOST_STEPS_FACTOR  # noqa: E402
 from mlx_amort.model.blocks import Weights  # noqa: E402
 from mlx_amort.model.byte_lm import ByteLM  # noqa: E402
 from mlx_amort.train.state import TrainState, new_train_state  # noqa: E402
@@ -170,7 +170,7 @@ def main() -> None:
     set_cpu_cache_limit()
     config = from_dict(request["config"])
     if request["job"] == "rates":
-        answer = measure_rates(config)
+        answer = measure_rates(config).to_record()
     else:
         try:
             is_peak = request["job"] == "peak"
@@ -181,7 +181,3 @@ def main() -> None:
             answer = {"status": "did not fit", "note": " ".join(str(refusal).split()) or "out of memory"}
     print(json.dumps(answer), flush=True)
     os._exit(0)  # the waiting thread holds stdin, and a normal exit would wait for it
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,25 @@
-"""Starts a worker for one configuration, watches its memory, and turns whatever becomes of it into a row."""
+"""Starts a worker for one configuration, watches its memory, and turns whatever becomes of it into a measurement."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
+
+import psutil
 
 from mlx_amort.amounts import format_size
 from mlx_amort.config.reading import to_dict
 from mlx_amort.config.values import Config
-from mlx_amort.cost.configuration import Point
+from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.fields import Fields
+from mlx_amort.cost.measure.roofline import Rates
 from mlx_amort.cost.memory.estimate import estimate
 from mlx_amort.ops.constants import Backend
 
@@ -25,7 +27,7 @@ from mlx_amort.ops.constants import Backend
 _DOUBT = 1.1
 _POLL_S = 0.05
 _SHARE_OF_MEMORY = 0.9
-_COMMAND = (sys.executable, "-m", "mlx_amort.cost.measure.worker")
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from mlx_amort.cost.measure.worker import main; main()"
 
 
 @dataclass(frozen=True)
@@ -41,74 +43,59 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ProcessMeasurer:
-    """Measures points of `base`, each in a fresh process that may use `memory_bytes`."""
+    """Measures configurations of `base`, each in a fresh process that may use `memory_bytes`."""
 
     base: Config
     steps: int
     memory_bytes: int
     backend: Backend = "cpu"
 
-    def is_hopeless(self, point: Point) -> bool:
-        """Whether a point needs so much memory that it is not even tried."""
-        return self._estimated_bytes(point) > _DOUBT * self.memory_bytes
+    def is_hopeless(self, configuration: Configuration) -> bool:
+        """Whether a configuration needs so much memory that it is not even tried."""
+        return self._estimated_bytes(configuration) > _DOUBT * self.memory_bytes
 
-    def _estimated_bytes(self, point: Point) -> int:
-        return estimate(point.configure(self.base), self.backend).peak_bytes
+    def _estimated_bytes(self, configuration: Configuration) -> int:
+        return estimate(configuration.configure(self.base), self.backend).peak_bytes
 
-    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
-        """A row: the point, and its times or why there are none (status did not fit, too slow or failed).
+    def step(self, configuration: Configuration, limit_s: float | None) -> Measurement:
+        """A measurement: its times, or why there are none (status did not fit, too slow or failed).
 
         A worker that takes longer than `limit_s` is stopped.
         """
-        config = point.configure(self.base)
-        if self.is_hopeless(point):
-            guess = self._estimated_bytes(point)
+        if self.is_hopeless(configuration):
+            guess = self._estimated_bytes(configuration)
             free = f"{format_size(self.memory_bytes)} may be used"
             note = f"not tried: it needs about {format_size(guess)} and {free}"
-            return {**point.to_record(), **_without_times("did not fit", note)}
+            return Measurement(configuration, status="did not fit", note=note)
         started_at = time.perf_counter()
+        config = configuration.configure(self.base)
         job = {"job": "step", "config": to_dict(config), "steps": self.steps}
         outcome = run_worker(job, self.memory_bytes, limit_s)
         wall_s = time.perf_counter() - started_at
-        answer = outcome.answer
-        if answer is None:
-            answer = self._explain(outcome, wall_s)
-        return {**point.to_record(), **_without_times("failed", ""), **answer, "wall_s": wall_s}
+        if outcome.answer is None:
+            status, note = self._explain(outcome, wall_s)
+            return Measurement(configuration, status=status, note=note, wall_s=wall_s)
+        answer = Measurement.from_record({**configuration.to_record(), **outcome.answer}, "worker")
+        return replace(answer, wall_s=wall_s)
 
-    def rates(self, point: Point) -> dict[str, Any]:
-        """What the machine can do with the products of a point."""
-        job = {"job": "rates", "config": to_dict(point.configure(self.base))}
+    def rates(self, configuration: Configuration) -> Rates:
+        """What the machine can do with the products of a configuration."""
+        job = {"job": "rates", "config": to_dict(configuration.configure(self.base))}
         outcome = run_worker(job, self.memory_bytes)
         if outcome.answer is None:
-            raise RuntimeError(f"the floors could not be measured:\n{outcome.errors}")
-        return outcome.answer
+            raise RuntimeError(f"the roofline could not be measured:\n{outcome.errors}")
+        return Rates.from_fields(Fields(outcome.answer, "worker"))
 
-    def _explain(self, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+    def _explain(self, outcome: Outcome, wall_s: float) -> tuple[str, str]:
+        """The status and note of a worker without an answer."""
         if outcome.is_over_time:
-            return {
-                "status": "too slow",
-                "note": f"stopped after {wall_s:.0f} s, with the time budget used up",
-            }
+            return "too slow", f"stopped after {wall_s:.0f} s, with the time budget used up"
         if outcome.is_over_memory:
-            return {
-                "status": "did not fit",
-                "note": f"stopped: it used more than {format_size(self.memory_bytes)}",
-            }
+            return "did not fit", f"stopped: it used more than {format_size(self.memory_bytes)}"
         if outcome.exit_status == -signal.SIGKILL:
-            return {"status": "did not fit", "note": "killed, as the system does when memory runs out"}
+            return "did not fit", "killed, as the system does when memory runs out"
         last = outcome.errors.strip().splitlines()[-1:] or ["no message"]
-        return {"status": "failed", "note": f"exit status {outcome.exit_status}: {last[0]}"}
-
-
-def _without_times(status: str, note: str) -> dict[str, Any]:
-    return {
-        "step_s": None,
-        "samples_s": [],
-        "peak_bytes": None,
-        "compile_s": None,
-        "status": status,
-        "note": note,
-    }
+        return "failed", f"exit status {outcome.exit_status}: {last[0]}"
 
 
 def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
@@ -121,14 +108,7 @@ def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> 
     on_device = machine.get("device_memory_bytes")
     if on_device is not None and machine["backend"] == "cuda":
         return int(_SHARE_OF_MEMORY * on_device)
-    available = machine["memory_bytes"]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            available = min(available, int(line.split()[1]) * 1024)
+    available = min(machine["memory_bytes"], psutil.virtual_memory().available)
     usable = int(_SHARE_OF_MEMORY * available)
     # The recommended working set is what may be used already, with the system's share taken off.
     return usable if on_device is None else min(usable, on_device)
@@ -137,10 +117,12 @@ def usable_memory_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> 
 def run_worker(request: Mapping[str, Any], memory_bytes: int, limit_s: float | None = None) -> Outcome:
     """Run one worker to its end, or until its resident memory passes `memory_bytes` or its time `limit_s`.
 
-    The resident memory is read where the system tells it (Linux); elsewhere MLX's own refusal must do.
+    The worker imports from where this process does: what the current folder holds is not in its way.
     """
+    # `-m` and `-c` put the current folder first; `-P`, which does not, is not in Python 3.10.
+    command = (sys.executable, "-c", _PROGRAM.format(path=sys.path))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
         assert child.stdin is not None
         is_over_memory = is_over_time = False
         started_at = time.monotonic()
@@ -171,7 +153,7 @@ def run_worker(request: Mapping[str, Any], memory_bytes: int, limit_s: float | N
 
 def _resident_bytes(process_id: int) -> int:
     try:
-        pages = Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1]
-    except (OSError, IndexError):
+        return int(psutil.Process(process_id).memory_info().rss)
+    # It has just ended.
+    except psutil.NoSuchProcess:
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

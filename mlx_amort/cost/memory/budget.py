@@ -62,11 +62,11 @@ def check_fits(
     ways = nearest_fits(config, limit, backend)
     if ways:
         width = max(len(way.command) for way in ways)
-        commands = "".join(f"\n  {way.command:<{width}}  # {format_size(way.peak_bytes)}" for way in ways)
+        commands = [f"{way.command:<{width}}  # {format_size(way.peak_bytes)}" for way in ways]
         same = (
             "same bytes a step" if all(_is_same_step(config, way.config) for way in ways) else "nearest first"
         )
-        raise UserError(what, why, f"{escape} goes ahead; these fit ({same}):{commands}")
+        raise UserError(what, why, f"{escape} goes ahead; these fit ({same}):", below=commands)
     least = min((way.peak_bytes for way in _ways(config, backend)), default=found.peak_bytes)
     todo = (
         f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from mlx_amort.cost.profile_file import Row
+from mlx_amort.cost.configuration import Measurement
+from mlx_amort.cost.time.cost_model import CostModel
 from mlx_amort.cost.time.extra_terms import TermTest
 from mlx_amort.cost.time.regression import Solution
 from mlx_amort.cost.time.spread import scatter_of
@@ -29,9 +29,9 @@ _CLEARLY = 3.0
 
 
 def doubt_of(
-    fit: Mapping[str, Any],
-    rows: Sequence[Row],
-    visits: Sequence[Row],
+    fit: CostModel,
+    rows: Sequence[Measurement],
+    visits: Sequence[Measurement],
     solution: Solution,
     held_out_error: float | None,
 ) -> str | None:
@@ -53,12 +53,14 @@ def doubt_of(
         error = float(solution.left_out_errors[worst])
         samples = "" if scatter is None else f", where measuring again differs by {scatter:.1%}"
         side = "high" if error > 0 else "low"
-        reasons.append(f"the other points predict {rows[worst].label} {abs(error):.1%} too {side}{samples}")
+        reasons.append(
+            f"the other points predict {rows[worst].configuration.label} {abs(error):.1%} too {side}{samples}"
+        )
         are_noise.append(bool(np.all(noise[is_missed] <= reach)))
-    for name, c0_s in fit["c0_s"].items():
+    for name, c0_s in fit.c0_s.items():
         if c0_s <= 0:
             reasons.append(f"c0 of {name} is {c0_s:.3g} s, as if an update took no time")
-            are_noise.append(reach > 0 and fit["c0_interval_s"][name][1] > 0)
+            are_noise.append(reach > 0 and fit.c0_interval_s[name][1] > 0)
     if held_out_error is not None and held_out_error > LARGEST_UNSEEN:
         reasons.append(f"what was held out is missed by {held_out_error:.1%} (median)")
         are_noise.append(held_out_error <= reach)
@@ -74,23 +76,23 @@ def doubt_of(
 
 
 def judge(
-    fit: Mapping[str, Any],
+    fit: CostModel,
     solution: Solution,
     winner: TermTest | None,
     held_out_error: float | None,
 ) -> tuple[str, str]:
     """The law's name and one plain sentence about it."""
-    drift = fit["drift"] or 0.0
+    drift = fit.drift or 0.0
     if drift > LARGEST_DRIFT:
         return "rejected", f"The law is rejected: {describe_drift(drift)}."
     scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
-    most_bytes = max(point.row.bytes_per_step for point in fit["points"])
-    if abs(fit["c1_s_per_byte"]) * most_bytes < _NOTHING * min(point.row.step_s for point in fit["points"]):
+    most_bytes = max(point.measurement.configuration.bytes_per_step for point in fit.points)
+    if abs(fit.c1_s_per_byte) * most_bytes < _NOTHING * min(point.measured_s for point in fit.points):
         same = "step times do not depend on bytes; the measurements are spoiled"
         return "rejected", f"The law is rejected: {same}."
-    if fit["c1_s_per_byte"] <= 0:
+    if fit.c1_s_per_byte <= 0:
         return "rejected", (
-            f"The law is rejected: c1 is {fit['c1_s_per_byte'] * 1e6:.3g} µs a byte, "
+            f"The law is rejected: c1 is {fit.c1_s_per_byte * 1e6:.3g} µs a byte, "
             "as if more bytes took less time; the measurements are spoiled."
         )
     if winner is not None:
@@ -117,9 +119,9 @@ def judge(
         f"every one of {count} points lies within {largest:.1%} of it, "
         f"within {left_out:.1%} when left out of the fit"
     )
-    if unit := fit["third_unit"]:
+    if unit := fit.third_unit:
         return f"affine with a cost per {unit}", (
-            f"The law holds with a third term, {fit['third_cost_s'] * 1e3:.3g} ms a {unit}, "
+            f"The law holds with a third term, {fit.third_cost_s * 1e3:.3g} ms a {unit}, "
             f"that the data ask for: {errors}."
         )
     return "affine", f"The affine law holds: {errors}, and no further term is asked for."

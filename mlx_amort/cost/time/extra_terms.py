@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.cost.profile_file import Row
+from mlx_amort.cost.configuration import Measurement
 from mlx_amort.cost.time.regression import Floats, Solution, fit_relative, is_determined
 from mlx_amort.cost.time.student_t import t_probability
 
@@ -65,22 +65,23 @@ class TermTest:
         return asdict(self)
 
 
-def term_column(rows: Sequence[Row], name: str) -> Floats:
+def term_column(rows: Sequence[Measurement], name: str) -> Floats:
     """The values [n] of a term for every row."""
+    configurations = [row.configuration for row in rows]
     values = {
-        PER_CHUNK: [row.chunks_per_step for row in rows],
-        PER_WINDOW: [row.windows_per_step for row in rows],
-        SQUARE: [row.bytes_per_step**2 for row in rows],
-        BATCH_ALONE: [row.batch for row in rows],
-        CHUNKS_ALONE: [row.chunks for row in rows],
+        PER_CHUNK: [each.chunks_per_step for each in configurations],
+        PER_WINDOW: [each.windows_per_step for each in configurations],
+        SQUARE: [each.bytes_per_step**2 for each in configurations],
+        BATCH_ALONE: [each.batch for each in configurations],
+        CHUNKS_ALONE: [each.chunks for each in configurations],
     }[name]
     return np.array(values, dtype=np.float64)
 
 
-def design(rows: Sequence[Row], optimizers: Sequence[str], *terms: str) -> Floats:
+def design(rows: Sequence[Measurement], optimizers: Sequence[str], *terms: str) -> Floats:
     """Columns [n, optimizers + 1 + terms]: one per optimizer, bytes a step, then the named terms."""
-    own = [[float(row.optimizer == name) for row in rows] for name in optimizers]
-    sizes = np.array([row.bytes_per_step for row in rows], dtype=np.float64)
+    own = [[float(row.configuration.optimizer == name) for row in rows] for name in optimizers]
+    sizes = np.array([row.configuration.bytes_per_step for row in rows], dtype=np.float64)
     further = [term_column(rows, name) for name in terms]
     return np.stack([*np.array(own, dtype=np.float64), sizes, *further], axis=1)
 
@@ -91,7 +92,7 @@ def _is_multiple(first: Floats, second: Floats) -> bool:
 
 
 def examine_terms(
-    rows: Sequence[Row],
+    rows: Sequence[Measurement],
     columns: Floats,
     step_s: Floats,
     configurations: list[Any],
@@ -145,15 +146,18 @@ def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
     return min(known or asked, key=lambda pair: pair[0])[1]
 
 
-def updates_alone(rows: Sequence[Row], optimizers: Sequence[str]) -> list[float]:
+def updates_alone(rows: Sequence[Measurement], optimizers: Sequence[str]) -> list[float]:
     """The median of each optimizer's update timed alone, in seconds; empty unless all of them were."""
-    times = [[row.update_s for row in rows if row.optimizer == name and row.update_s] for name in optimizers]
+    times = [
+        [row.update_s for row in rows if row.configuration.optimizer == name and row.update_s]
+        for name in optimizers
+    ]
     return [statistics.median(own) for own in times] if all(times) else []
 
 
 def cost_beside_updates(
     tests: Sequence[TermTest],
-    rows: Sequence[Row],
+    rows: Sequence[Measurement],
     optimizers: Sequence[str],
     step_s: Floats,
     configurations: list[Any],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
-from mlx_amort.cost.profile_file import Row
+from mlx_amort.cost.configuration import Configuration, Measurement
 
 # Width of the middle half of the samples over their median, above which the median is not to be trusted.
 LARGEST_SPREAD = 0.2
@@ -22,21 +22,21 @@ def spread_of(samples_s: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def visits_of(rows: Sequence[Row]) -> list[list[Row]]:
+def visits_of(rows: Sequence[Measurement]) -> list[list[Measurement]]:
     """The measured rows of each configuration, in their order."""
-    visits: dict[Row, list[Row]] = {}
+    visits: dict[Configuration, list[Measurement]] = {}
     for row in rows:
         if row.step_s is not None:
-            visits.setdefault(row.bare, []).append(row)
+            visits.setdefault(row.configuration, []).append(row)
     return list(visits.values())
 
 
-def fastest_of(visits: Sequence[Row]) -> Row:
+def fastest_of(visits: Sequence[Measurement]) -> Measurement:
     """Other programs make a step slower and never faster: the fastest visit is the machine's own time."""
     return min(visits, key=_step_s)
 
 
-def slower_visits(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+def slower_visits(rows: Sequence[Measurement]) -> list[tuple[Measurement, float]]:
     """Every row that is not the fastest of its configuration, with how much slower it was, relatively."""
     slower = []
     for visits in visits_of(rows):
@@ -45,7 +45,7 @@ def slower_visits(rows: Sequence[Row]) -> list[tuple[Row, float]]:
     return slower
 
 
-def scatter_of(rows: Sequence[Row]) -> float | None:
+def scatter_of(rows: Sequence[Measurement]) -> float | None:
     """How far measuring again differs, relatively: what is larger of two, None where neither is known.
 
     The median row's spread of samples, and by how much the slowest visit of a configuration exceeds its fastest, the
@@ -59,7 +59,7 @@ def scatter_of(rows: Sequence[Row]) -> float | None:
     return max(found, default=None)
 
 
-def drift_of(rows: Sequence[Row]) -> float | None:
+def drift_of(rows: Sequence[Measurement]) -> float | None:
     """How far the machine has changed while `rows`, in their order, were measured; None without repeats.
 
     The median of last visit over first, where three or more configurations were visited again: a machine that is
@@ -71,7 +71,7 @@ def drift_of(rows: Sequence[Row]) -> float | None:
     return max((max(times) / min(times) - 1 for times in repeats), default=None)
 
 
-def disturbance_of(rows: Sequence[Row]) -> float:
+def disturbance_of(rows: Sequence[Measurement]) -> float:
     """What other programs cost on average: mean sample over the fastest visit, the mean over configurations.
 
     Of those visited again, which show it; 1 without any. A long run meets what the visits met.
@@ -84,29 +84,27 @@ def disturbance_of(rows: Sequence[Row]) -> float:
     return statistics.fmean(shares) if shares else 1.0
 
 
-def _times_of_repeats(rows: Sequence[Row]) -> list[list[float]]:
+def _times_of_repeats(rows: Sequence[Measurement]) -> list[list[float]]:
     return [[_step_s(row) for row in visits] for visits in visits_of(rows) if len(visits) > 1]
 
 
-def _step_s(row: Row) -> float:
+def _step_s(row: Measurement) -> float:
     assert row.step_s is not None
     return row.step_s
 
 
-def measure_settled(
-    measure: Callable[[], dict[str, Any]], on_scatter: Callable[[float], None]
-) -> dict[str, Any]:
-    """A row of `measure`, measured once more if its samples scatter; of two that do the steadier, flagged.
+def measure_settled(measure: Callable[[], Measurement], on_spread: Callable[[float], None]) -> Measurement:
+    """What `measure` gives, measured once more if its samples spread; of two that do the steadier, flagged.
 
-    The samples of the row that was not taken are kept as `discarded_samples_s`.
+    The samples of the one that is not taken are kept as `discarded_samples_s`.
     """
-    row = measure()
-    if row["step_s"] is None or spread_of(row["samples_s"]) <= LARGEST_SPREAD:
-        return row
-    on_scatter(spread_of(row["samples_s"]))
+    first = measure()
+    if first.step_s is None or spread_of(first.samples_s) <= LARGEST_SPREAD:
+        return first
+    on_spread(spread_of(first.samples_s))
     again = measure()
-    if again["step_s"] is None:
-        return {**row, "status": "scattered"}
-    steadier, other = sorted((again, row), key=lambda one: spread_of(one["samples_s"]))
-    status = "scattered" if spread_of(steadier["samples_s"]) > LARGEST_SPREAD else "ok"
-    return {**steadier, "status": status, "discarded_samples_s": other["samples_s"]}
+    if again.step_s is None:
+        return replace(first, status="scattered")
+    steadier, other = sorted((again, first), key=lambda one: spread_of(one.samples_s))
+    status = "scattered" if spread_of(steadier.samples_s) > LARGEST_SPREAD else "ok"
+    return replace(steadier, status=status, discarded_samples_s=other.samples_s)

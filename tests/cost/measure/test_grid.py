@@ -6,22 +6,19 @@ from dataclasses import replace
 from functools import partial
 
 from mlx_amort.config.reading import resolve
-from mlx_amort.cost.configuration import point_of, point_of_record
-from mlx_amort.cost.measure.grid import (
-    Lists,
+from mlx_amort.cost.configuration import Configuration
+from mlx_amort.cost.measure.grid import Lists, default_grid, doublings, product_grid
+from mlx_amort.cost.measure.time_budget import (
     affordable_base,
     cut_to_budget,
-    default_grid,
-    doublings,
-    floor_seconds,
     mixed_order,
-    product_grid,
     push_to_limit,
     repeats_within,
+    roofline_seconds,
 )
 
 BIG = resolve(preset="veritate_200m")
-BASE = point_of(BIG)
+BASE = Configuration.of(BIG)
 
 
 def test_the_published_grid_is_in_the_default_one() -> None:
@@ -77,9 +74,9 @@ def test_scans_double_up_to_what_memory_and_time_refuse() -> None:
         left_s: float | None, lists: Lists | None = None, largest: int = 400, budget_s: float | None = None
     ) -> list[tuple[int, int]]:
         scans = doublings(BASE, lists or Lists())[: 1 if left_s is None else 2]
-        seconds_of = partial(floor_seconds, c1_floor_us=1.0)
+        seconds_of = partial(roofline_seconds, c1_roofline_us=1.0)
         points, cuts = push_to_limit(scans, lambda point: point.batch > largest, seconds_of, left_s, budget_s)
-        return [(point.batch, point.chunks) for point in (*points, *(cut.point for cut in cuts))]
+        return [(point.batch, point.chunks) for point in (*points, *(cut.configuration for cut in cuts))]
 
     # The grid ends at B 96 and at K 8; one step of B 24 K 16 is 1.57 s here.
     assert push(None) == [(192, 2), (384, 2), (768, 2)]
@@ -97,21 +94,23 @@ def test_the_time_left_repeats_the_cheapest_after_all_others() -> None:
     assert [point.batch for point in again] == [4, 8, 4]
     assert repeats_within(points, lambda point: 1.0, None) == []
     visits = mixed_order(points, points[0], again=[points[0], *again])
-    assert sorted(visit.point.batch for visit in visits[-4:]) == [4, 4, 8, 24] and visits[-1].is_anchor
-    assert sum(visit.point == points[0] for visit in visits) == 2  # beside its first measurement
+    assert (
+        sorted(visit.configuration.batch for visit in visits[-4:]) == [4, 4, 8, 24] and visits[-1].is_anchor
+    )
+    assert sum(visit.configuration == points[0] for visit in visits) == 2  # beside its first measurement
 
 
 def test_a_cut_keeps_the_first_and_what_still_fits() -> None:
     points = [replace(BASE, batch=batch) for batch in (1, 50, 2)]
     kept, cuts = cut_to_budget(points, lambda point: float(point.batch), 5.0)
     assert [point.batch for point in kept] == [1, 2]
-    assert [cut.point.batch for cut in cuts] == [50]
+    assert [cut.configuration.batch for cut in cuts] == [50]
     assert "50 s" in cuts[0].reason
 
 
 def test_a_point_survives_its_record_and_configures_what_it_says() -> None:
     point = replace(BASE, batch=3, seq=512, optimizer="adamw", activation_checkpointing=True)
-    assert point_of_record(point.to_record()) == point
+    assert Configuration.from_record(point.to_record()) == point
     config = point.configure(BIG)
-    assert point_of(config) == point
+    assert Configuration.of(config) == point
     assert config.bytes_per_step == point.bytes_per_step == point.to_record()["bytes_per_step"]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from mlx_amort.cost.measure.holdout import with_measurement
+from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.profile import Prediction
+
+CONFIGURATION = Configuration(4, 2, 64, "muon")
 
 
-def measured(*visits: tuple[float | None, str]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"predicted_s": 1.2, "measured_s": None, "relative_error": None}
+def measured(*visits: tuple[float | None, str]) -> Prediction:
+    prediction = Prediction(CONFIGURATION, 1.2)
     for step_s, status in visits:
-        entry = with_measurement(entry, {"step_s": step_s, "status": status, "samples_s": []})
-    return entry
+        prediction = prediction.visited(Measurement(CONFIGURATION, step_s, status=status))
+    return prediction
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,8 @@ def measured(*visits: tuple[float | None, str]) -> dict[str, Any]:
 def test_the_fastest_visit_that_is_not_flagged_counts(
     visits: list[tuple[float | None, str]], step_s: float, status: str
 ) -> None:
-    entry = measured(*visits)
-    assert (entry["measured_s"], entry["status"]) == (step_s, status)
-    assert entry["relative_error"] == pytest.approx(1.2 / step_s - 1)
-    assert entry["visits_s"] == [visit for visit, _ in visits]
+    prediction = measured(*visits)
+    assert prediction.best is not None
+    assert (prediction.best.step_s, prediction.best.status) == (step_s, status)
+    assert prediction.relative_error == pytest.approx(1.2 / step_s - 1)
+    assert prediction.visits_s == tuple(visit for visit, _ in visits)

@@ -1,4 +1,4 @@
-"""A sweep on a machine that obeys the law: what is measured, in which order, what survives a kill."""
+"""A sweep on a machine that obeys the cost model: what is measured, in which order, what survives a kill."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from mlx_amort.config.reading import resolve
-from mlx_amort.cost.configuration import Point, point_of, point_of_record
+from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.measure.grid import Lists
 from mlx_amort.cost.measure.holdout import VISITS
-from mlx_amort.cost.measure.request import Request
-from mlx_amort.cost.measure.roofline import floors_of
+from mlx_amort.cost.measure.request import SweepRequest
+from mlx_amort.cost.measure.roofline import Rates, roofline_of
 from mlx_amort.cost.measure.sweep import run_sweep
+from mlx_amort.cost.profile import Profile
 from mlx_amort.cost.sentences import describe_outcome
 from mlx_amort.errors import UserError
 from mlx_amort.model.flops import forward_flops_per_byte, training_flops_per_byte
@@ -32,16 +33,23 @@ from tests.cost.pretend import (
     request_of,
 )
 
-CENTER = point_of(BASE)
+CENTER = Configuration.of(BASE)
 
 
-def sweep(folder: Path, request: Request, machine: Machine, progress: Lines | None = None) -> dict[str, Any]:
+def profiled(folder: Path, request: SweepRequest, machine: Machine, progress: Lines | None = None) -> Profile:
     return run_sweep(request, folder, MACHINE, machine, progress or Lines(), machine.clock)[0]
 
 
-def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> None:
+def sweep(
+    folder: Path, request: SweepRequest, machine: Machine, progress: Lines | None = None
+) -> dict[str, Any]:
+    """The record of a sweep."""
+    return profiled(folder, request, machine, progress).to_record()
+
+
+def test_grid_has_the_published_shape_and_the_cost_model_comes_out(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(), Machine(BASE))
-    points = [point_of_record(row) for row in record["rows"]]
+    points = [Configuration.from_record(row) for row in record["measurements"]]
     assert {p.batch for p in points if p.chunks == 2 and p.optimizer == "muon"} >= {
         3,
         5,
@@ -56,9 +64,9 @@ def test_grid_has_the_published_shape_and_the_law_comes_out(tmp_path: Path) -> N
     assert Counter(p.optimizer for p in points)["adamw"] == 3
     assert sum(p.activation_checkpointing for p in points) == 1
     assert sum(p.seq == 128 for p in points) == 1
-    assert record["fit"]["c1_us_per_byte"] == pytest.approx(C1_S_PER_BYTE * 1e6)
-    assert record["fit"]["c0_s"] == pytest.approx(C0_S)
-    assert record["plan"]["cut"] == []
+    assert record["cost_model"]["c1_us_per_byte"] == pytest.approx(C1_S_PER_BYTE * 1e6)
+    assert record["cost_model"]["c0_s"] == pytest.approx(C0_S)
+    assert record["plan"]["cuts"] == []
     assert json.loads((tmp_path / "profile.json").read_text()) == record
     assert record["status"] == "complete"
 
@@ -68,38 +76,39 @@ def test_order_is_mixed_fixed_and_visits_the_anchor_three_times(tmp_path: Path) 
     record = sweep(tmp_path / "a", request_of(), first)
     sweep(tmp_path / "b", request_of(), second)
     assert first.measured == second.measured
-    sizes = [row["bytes_per_step"] for row in record["rows"]]
+    sizes = [row["bytes_per_step"] for row in record["measurements"]]
     assert sizes != sorted(sizes)
-    anchors = [index for index, row in enumerate(record["rows"]) if row["is_anchor"]]
+    anchors = [index for index, row in enumerate(record["measurements"]) if row["is_anchor"]]
     assert len(anchors) == 3
-    assert anchors[0] == 0 and anchors[-1] == len(record["rows"]) - 1
-    assert {point_of_record(record["rows"][index]) for index in anchors} == {CENTER}
+    assert anchors[0] == 0 and anchors[-1] == len(record["measurements"]) - 1
+    assert {Configuration.from_record(record["measurements"][index]) for index in anchors} == {CENTER}
 
 
 def test_drift_of_the_anchor_is_reported(tmp_path: Path) -> None:
     machine = Machine(BASE, slowdown=1.01)
-    record = sweep(tmp_path, request_of(), machine)
-    places = [index for index, row in enumerate(record["rows"]) if row["is_anchor"]]
+    profile = profiled(tmp_path, request_of(), machine)
+    record = profile.to_record()
+    places = [index for index, row in enumerate(record["measurements"]) if row["is_anchor"]]
     assert record["drift"]["last_to_first"] == pytest.approx(1.01 ** (places[-1] - places[0]) - 1)
     assert record["drift"]["spread"] == pytest.approx(record["drift"]["last_to_first"])
-    assert any("anchor measured 3 times" in line for line in describe_outcome(record))
+    assert any("anchor measured 3 times" in line for line in describe_outcome(profile))
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 5, 16, 17])
 def test_a_killed_sweep_goes_on_and_ends_the_same(tmp_path: Path, dies_at: int) -> None:
     whole = sweep(tmp_path / "whole", request_of(budget_s=600), Machine(BASE))
-    assert len(whole["rows"]) + len(whole["held_out"]) > 17
+    assert len(whole["measurements"]) + len(whole["holdout"]) > 17
     killed = Machine(BASE, dies_at=dies_at)
     with pytest.raises(Killed):
         sweep(tmp_path / "killed", request_of(budget_s=600), killed)
     goes_on = Machine(BASE)
     progress = Lines()
     record = sweep(tmp_path / "killed", request_of(budget_s=600), goes_on, progress)
-    assert progress.lines[0].startswith("continuing")
-    assert len(killed.measured) + len(goes_on.measured) == len(whole["rows"]) + VISITS * len(
-        whole["held_out"]
+    assert progress.lines[0].startswith("resuming")
+    assert len(killed.measured) + len(goes_on.measured) == len(whole["measurements"]) + VISITS * len(
+        whole["holdout"]
     )
-    for key in ("rows", "fit", "held_out", "plan", "status"):
+    for key in ("measurements", "cost_model", "holdout", "plan", "status"):
         assert record[key] == whole[key]
     assert record["elapsed_s"] == pytest.approx(whole["elapsed_s"])
 
@@ -108,13 +117,13 @@ def test_a_grid_is_cut_to_its_budget_and_says_what_was_cut(tmp_path: Path) -> No
     machine, progress = Machine(BASE), Lines()
     record = sweep(tmp_path, request_of(budget_s=180), machine, progress)
     assert record["elapsed_s"] <= 180
-    assert record["plan"]["cut"]
-    for cut in record["plan"]["cut"]:
-        label = point_of_record(cut).label
+    assert record["plan"]["cuts"]
+    for cut in record["plan"]["cuts"]:
+        label = Configuration.from_record(cut).label
         assert any(line.startswith(f"left out {label}") for line in progress.lines)
-    assert {row["optimizer"] for row in record["rows"]} == {"muon", "adamw"}
-    assert record["fit"]["c0_s"] == pytest.approx(C0_S)
-    assert len(record["held_out"]) >= 2
+    assert {row["optimizer"] for row in record["measurements"]} == {"muon", "adamw"}
+    assert record["cost_model"]["c0_s"] == pytest.approx(C0_S)
+    assert len(record["holdout"]) >= 2
 
 
 def test_a_grid_is_centred_where_the_budget_can_pay_for_it(tmp_path: Path) -> None:
@@ -126,7 +135,7 @@ def test_a_grid_is_centred_where_the_budget_can_pay_for_it(tmp_path: Path) -> No
 
 def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(budget_s=180), Machine(BASE, slowdown=1.1))
-    assert any("used up" in cut["reason"] for cut in record["plan"]["cut"])
+    assert any("used up" in cut["reason"] for cut in record["plan"]["cuts"])
     assert record["status"] == "complete"
 
 
@@ -134,31 +143,32 @@ def test_rows_slower_than_planned_are_cut_when_the_budget_is_used_up(tmp_path: P
 def test_what_does_not_fit_is_a_row_and_the_sweep_ends(tmp_path: Path, budget_s: float | None) -> None:
     lists = Lists(batches=(1, 2, 4, 8, 100_000))
     record = sweep(tmp_path, request_of(budget_s, False, lists), Machine(BASE, too_large=10_000))
-    statuses = {row["batch"]: row["status"] for row in record["rows"]}
+    statuses = {row["batch"]: row["status"] for row in record["measurements"]}
     assert statuses == {1: "ok", 2: "ok", 4: "ok", 8: "ok", 100_000: "did not fit"}
-    assert record["fit"]["c0_s"]["muon"] == pytest.approx(C0_S["muon"])
+    assert record["cost_model"]["c0_s"]["muon"] == pytest.approx(C0_S["muon"])
     assert record["status"] == "complete"
 
 
 def test_a_grid_whose_centre_does_not_fit_moves_it(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(), Machine(BASE, too_large=5_000))
-    assert [row["status"] for row in record["rows"][:2]] == ["did not fit", "ok"]
+    assert [row["status"] for row in record["measurements"][:2]] == ["did not fit", "ok"]
     assert record["anchor"]["batch"] == 8
-    assert record["fit"] is not None
+    assert record["cost_model"] is not None
 
 
 def test_a_budget_too_small_for_anything_is_kept(tmp_path: Path) -> None:
     machine = Machine(BASE)
     record = sweep(tmp_path, request_of(budget_s=2), machine)
-    assert [row["status"] for row in record["rows"]] == ["too slow"]
-    assert machine.seconds == 2 and record["status"] == "complete" and record["fit"] is None
+    assert [row["status"] for row in record["measurements"]] == ["too slow"]
+    assert machine.seconds == 2 and record["status"] == "complete" and record["cost_model"] is None
 
 
 def test_a_grid_of_which_nothing_fits_ends_without_a_fit(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=1))
-    assert {row["status"] for row in record["rows"]} == {"did not fit"}
-    assert record["fit"] is None and record["status"] == "complete"
-    assert any(line.startswith("no fit") for line in describe_outcome(record))
+    profile = profiled(tmp_path, request_of(), Machine(BASE, too_large=1))
+    record = profile.to_record()
+    assert {row["status"] for row in record["measurements"]} == {"did not fit"}
+    assert record["cost_model"] is None and record["status"] == "complete"
+    assert any(line.startswith("no cost model") for line in describe_outcome(profile))
 
 
 @pytest.mark.parametrize(("times", "status"), [(1, "ok"), (2, "scattered")])
@@ -167,10 +177,10 @@ def test_a_scattered_row_is_measured_once_more_then_flagged(tmp_path: Path, time
     machine = Machine(BASE, scatters={point: times})
     record = sweep(tmp_path, request_of(is_grid=False, lists=Lists(batches=(4, 8, 16, 32))), machine)
     assert machine.measured.count(point) == 2
-    row = next(row for row in record["rows"] if row["batch"] == 8)
+    row = next(row for row in record["measurements"] if row["batch"] == 8)
     assert row["status"] == status
     assert len(row["discarded_samples_s"]) == 5
-    reasons = [kept["reason"] for kept in record["fit"]["kept_out"]]
+    reasons = [kept["reason"] for kept in record["cost_model"]["kept_out"]]
     assert reasons == (["status is 'scattered'"] if status == "scattered" else [])
 
 
@@ -178,18 +188,18 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
     seen: list[dict[str, Any]] = []
 
     class Watching(Machine):
-        def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
+        def step(self, point: Configuration, limit_s: float | None) -> Measurement:
             if (tmp_path / "profile.json").exists():
                 seen.append(json.loads((tmp_path / "profile.json").read_text()))
             return super().step(point, limit_s)
 
     record = sweep(tmp_path, request_of(), Watching(BASE))
-    measured = {point_of_record(row) for row in record["rows"]}
-    assert 2 <= len(record["held_out"]) <= 3
-    assert {entry["optimizer"] for entry in record["held_out"]} == {"muon", "adamw"}
-    before = seen[-VISITS * len(record["held_out"])]["held_out"]
-    for entry, written in zip(record["held_out"], before, strict=True):
-        assert point_of_record(entry) not in measured
+    measured = {Configuration.from_record(row) for row in record["measurements"]}
+    assert 2 <= len(record["holdout"]) <= 3
+    assert {entry["optimizer"] for entry in record["holdout"]} == {"muon", "adamw"}
+    before = seen[-VISITS * len(record["holdout"])]["holdout"]
+    for entry, written in zip(record["holdout"], before, strict=True):
+        assert Configuration.from_record(entry) not in measured
         assert written["predicted_s"] == entry["predicted_s"] and written["measured_s"] is None
         assert entry["relative_error"] == pytest.approx(0, abs=1e-6)
         assert len(entry["visits_s"]) == VISITS and entry["measured_s"] == min(entry["visits_s"])
@@ -197,8 +207,8 @@ def test_held_out_is_predicted_on_disk_before_it_is_measured(tmp_path: Path) -> 
 
 def test_one_configuration_is_one_row(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(is_grid=False), Machine(BASE))
-    assert [point_of_record(row) for row in record["rows"]] == [CENTER]
-    assert record["fit"] is None and "fit_refused" in record
+    assert [Configuration.from_record(row) for row in record["measurements"]] == [CENTER]
+    assert record["cost_model"] is None and record["why_no_cost_model"]
 
 
 def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -216,10 +226,10 @@ def test_a_complete_profile_is_kept_and_one_of_another_model_is_refused(tmp_path
 def test_a_grid_doubles_until_memory_and_time_are_used(tmp_path: Path) -> None:
     machine, budget_s = Machine(BASE), 1000.0
     record = sweep(tmp_path, request_of(budget_s), machine)
-    rows = {(row["batch"], row["chunks"]): row["status"] for row in record["rows"]}
+    rows = {(row["batch"], row["chunks"]): row["status"] for row in record["measurements"]}
     assert rows[128, 2] == "ok" and rows[256, 2] == "did not fit"
     assert rows[16, 16] == "ok"
-    cuts = {(cut["batch"], cut["chunks"]) for cut in record["plan"]["cut"]}
+    cuts = {(cut["batch"], cut["chunks"]) for cut in record["plan"]["cuts"]}
     longest = max(chunks for batch, chunks in rows if batch == 16)
     assert cuts == {(16, 2 * longest)}
     assert record["elapsed_s"] <= budget_s
@@ -227,8 +237,8 @@ def test_a_grid_doubles_until_memory_and_time_are_used(tmp_path: Path) -> None:
 
 def test_what_is_larger_than_what_did_not_fit_is_not_tried(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(), Machine(BASE, too_large=100 * 2 * 256))
-    assert [row["batch"] for row in record["rows"] if row["status"] == "did not fit"] == [128]
-    (cut,) = record["plan"]["cut"]
+    assert [row["batch"] for row in record["measurements"] if row["status"] == "did not fit"] == [128]
+    (cut,) = record["plan"]["cuts"]
     assert cut["batch"] == 256 and "B 128 K 2" in cut["reason"] and "did not fit" in cut["reason"]
 
 
@@ -248,63 +258,66 @@ def test_a_single_value_is_the_configurations(tmp_path: Path, lists: Lists, key:
     record = sweep(tmp_path, request, Machine(BASE))
     assert record["chosen"][key] == record["request"]["base"][key] == value
     assert record["chosen"]["step_s"] is not None
-    assert {row[key] for row in record["rows"]} == {value}
+    assert {row[key] for row in record["measurements"]} == {value}
     assert record["model"]["training_flops_per_byte"] == training_flops_per_byte(request.base)
-    rates = Machine(BASE).rates(point_of(request.base))
-    assert record["floors"]["c0_s"] == floors_of(request.base, rates)["c0_s"]
-    assert record["floors"]["c1_us_per_byte"] == floors_of(request.base, rates)["c1_us_per_byte"]
+    rates = Machine(BASE).rates(Configuration.of(request.base))
+    assert record["roofline"]["c0_s"] == roofline_of(request.base, rates).c0_s
+    assert record["roofline"]["c1_us_per_byte"] == roofline_of(request.base, rates).c1_us_per_byte
 
 
-def test_floors_are_those_of_the_fitted_setting(tmp_path: Path) -> None:
+def test_the_roofline_is_that_of_the_fitted_setting(tmp_path: Path) -> None:
     # The first of the list is the configuration; the fit leaves checkpointed rows out.
     lists = Lists(batches=(4, 8, 16), activation_checkpointing=(True, False))
     record = sweep(tmp_path, request_of(lists=lists, is_grid=False), Machine(BASE))
     assert record["request"]["base"]["activation_checkpointing"]
-    assert not record["fit"]["setting"]["activation_checkpointing"]
-    floors = record["floors"]
-    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / RATE * 1e6)
+    assert not record["cost_model"]["setting"]["activation_checkpointing"]
+    roofline = record["roofline"]
+    assert roofline["c1_us_per_byte"] == pytest.approx(3 * roofline["forward_flops_per_byte"] / RATE * 1e6)
     # Most rows are of the second seq: its own products are the ones that count.
     lists = Lists(batches=(4, 8, 16), seqs=(256, 128))
     record = sweep(tmp_path / "seq", request_of(lists=lists, is_grid=False), Machine(BASE))
-    seq = record["fit"]["setting"]["seq"]
-    assert record["floors"]["forward_flops_per_byte"] == forward_flops_per_byte(replace(BASE.model, seq=seq))
+    seq = record["cost_model"]["setting"]["seq"]
+    assert record["roofline"]["forward_flops_per_byte"] == forward_flops_per_byte(
+        replace(BASE.model, seq=seq)
+    )
 
 
 def test_the_chosen_point_of_a_grid_that_moved_was_measured(tmp_path: Path) -> None:
     record = sweep(tmp_path, request_of(budget_s=60), Machine(BASE))
     assert record["anchor"]["batch"] < CENTER.batch
-    measured = {point_of_record(row) for row in record["rows"] if row["step_s"]}
+    measured = {Configuration.from_record(row) for row in record["measurements"] if row["step_s"]}
     assert CENTER not in measured
-    assert point_of_record(record["chosen"]) in measured and record["chosen"]["step_s"]
+    assert Configuration.from_record(record["chosen"]) in measured and record["chosen"]["step_s"]
 
 
 def test_nothing_measured_is_nothing_chosen(tmp_path: Path) -> None:
     assert sweep(tmp_path, request_of(), Machine(BASE, too_large=1))["chosen"] is None
 
 
-def test_floors_are_the_better_of_two_measurements(tmp_path: Path) -> None:
+def test_the_roofline_is_the_better_of_two_measurements(tmp_path: Path) -> None:
     class Busy(Machine):
-        def rates(self, point: Point) -> dict[str, Any]:
+        def rates(self, point: Configuration) -> Rates:
             share = 1.0 if self.measured else 0.1
             found = super().rates(point)
-            products = [{**each, "flops_per_s": share * each["flops_per_s"]} for each in found["products"]]
-            return {"products": products, "copy_bytes_per_s": found["copy_bytes_per_s"] / share}
+            products = [replace(each, flops_per_s=share * each.flops_per_s) for each in found.products]
+            return Rates(tuple(products), found.copy_bytes_per_s / share)
 
     record = sweep(tmp_path, request_of(), Busy(BASE))
-    assert record["floors"]["best_flops_per_s"] == RATE
-    assert record["floors"]["copy_bytes_per_s"] == 1e10
+    assert record["roofline"]["best_flops_per_s"] == RATE
+    assert record["roofline"]["copy_bytes_per_s"] == 1e10
 
 
-def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(BASE))
-    floors = record["floors"]
-    assert floors["c1_us_per_byte"] == pytest.approx(3 * floors["forward_flops_per_byte"] / RATE * 1e6)
-    assert floors["c1_times_floor"] == pytest.approx(C1_S_PER_BYTE * 1e6 / floors["c1_us_per_byte"])
-    assert set(floors["c0_times_floor"]) == {"muon", "adamw"}
-    lines = describe_outcome(record)
-    assert any(line.startswith("c1 = ") and "× its floor" in line for line in lines)
+def test_every_cost_stands_beside_its_roofline(tmp_path: Path) -> None:
+    profile = profiled(tmp_path, request_of(), Machine(BASE))
+    record = profile.to_record()
+    roofline = record["roofline"]
+    assert roofline["c1_us_per_byte"] == pytest.approx(3 * roofline["forward_flops_per_byte"] / RATE * 1e6)
+    assert roofline["c1_ratio"] == pytest.approx(C1_S_PER_BYTE * 1e6 / roofline["c1_us_per_byte"])
+    assert set(roofline["c0_ratios"]) == {"muon", "adamw"}
+    lines = describe_outcome(profile)
+    assert any(line.startswith("c1 = ") and "× its roofline" in line for line in lines)
     assert any(line.startswith("c0 of muon = ") for line in lines)
-    own = [row for row in record["rows"] if row["optimizer"] == "muon" and row["step_s"]]
+    own = [row for row in record["measurements"] if row["optimizer"] == "muon" and row["step_s"]]
     largest = max(own, key=lambda row: row["bytes_per_step"])
     share = C0_S["muon"] / largest["step_s"]
     told = f"windows {1 - share:.1%}, update {share:.1%}"
@@ -312,63 +325,65 @@ def test_every_cost_stands_beside_its_floor(tmp_path: Path) -> None:
     assert any("update timed alone" in line and "fitted c0" in line for line in lines)
 
 
-def test_a_profile_with_a_law_is_replaced_by_another_law_only(tmp_path: Path) -> None:
+def test_a_profile_with_a_cost_model_is_replaced_by_another_only(tmp_path: Path) -> None:
     good = sweep(tmp_path, request_of(), Machine(BASE))
     progress = Lines()
     alone, path = run_sweep(request_of(is_grid=False), tmp_path, MACHINE, Machine(BASE), progress)
-    assert alone["fit"] is None and path == tmp_path / "profile.latest.json"
-    assert json.loads(path.read_text()) == alone
+    assert alone.cost_model is None and path == tmp_path / "profile.latest.json"
+    assert json.loads(path.read_text()) == alone.to_record()
     assert json.loads((tmp_path / "profile.json").read_text()) == good
-    assert any("stays until this one has a law" in line for line in progress.lines)
+    assert any("stays until this one has a cost model" in line for line in progress.lines)
     with pytest.raises(Killed):
         sweep(tmp_path, request_of(), Machine(BASE, dies_at=5))
     assert json.loads((tmp_path / "profile.json").read_text()) == good
     better, path = run_sweep(request_of(), tmp_path, MACHINE, Machine(BASE), progress)
-    assert path == tmp_path / "profile.json" and json.loads(path.read_text()) == better
-    assert any(line.startswith("continuing") for line in progress.lines)
+    assert path == tmp_path / "profile.json" and json.loads(path.read_text()) == better.to_record()
+    assert any(line.startswith("resuming") for line in progress.lines)
     assert json.loads((tmp_path / "profile.previous.json").read_text()) == good
     assert not (tmp_path / "profile.latest.json").exists()
 
 
 class Held(Machine):
-    """Obeys the law until so many rows are measured, and then takes half as long again, or more."""
+    """Obeys the cost model until so many configurations are measured, and then takes half as long again, or more."""
 
     after = 10**9
     factor = 1.6
 
-    def step(self, point: Point, limit_s: float | None) -> dict[str, Any]:
-        row = super().step(point, limit_s)
-        if len(self.measured) > self.after and row["step_s"]:
-            row["step_s"] *= self.factor
-            row["samples_s"] = [self.factor * sample for sample in row["samples_s"]]
-        return row
+    def step(self, point: Configuration, limit_s: float | None) -> Measurement:
+        found = super().step(point, limit_s)
+        if len(self.measured) <= self.after or found.step_s is None:
+            return found
+        samples_s = tuple(self.factor * sample for sample in found.samples_s)
+        return replace(found, step_s=self.factor * found.step_s, samples_s=samples_s)
 
 
 @pytest.mark.parametrize(("factor", "law"), [(1.05, "affine"), (1.15, "affine"), (1.6, "rejected")])
 def test_what_was_held_out_lowers_the_verdict(tmp_path: Path, factor: float, law: str) -> None:
     machine = Held(BASE)
-    machine.after = len(sweep(tmp_path / "whole", request_of(), Machine(BASE))["rows"])
+    machine.after = len(sweep(tmp_path / "whole", request_of(), Machine(BASE))["measurements"])
     machine.factor = factor
-    fit = sweep(tmp_path / "held", request_of(), machine)["fit"]
-    assert (fit["law"], fit["is_doubtful"]) == (law, factor == 1.15)
+    fit = sweep(tmp_path / "held", request_of(), machine)["cost_model"]
+    assert (fit["form"], fit["is_doubtful"]) == (law, factor == 1.15)
     assert ("held out is missed" in fit["verdict"]) == (factor > 1.1)
-    assert fit["held_out_error"] == pytest.approx(1 - 1 / factor)
+    assert fit["holdout_error"] == pytest.approx(1 - 1 / factor)
 
 
 def test_a_machine_that_changed_fits_nothing_says_so_first_and_has_no_ratios(tmp_path: Path) -> None:
     machine = Machine(BASE, slowdown=1.03)
-    record = sweep(tmp_path, request_of(), machine)
+    profile = profiled(tmp_path, request_of(), machine)
+    record = profile.to_record()
     change = f"the machine changed by {100 * record['drift']['spread']:.0f} % during the sweep"
     assert (
-        record["fit"]["law"] == "rejected" and f"{change}: nothing can be fitted" in record["fit"]["verdict"]
+        record["cost_model"]["form"] == "rejected"
+        and f"{change}: nothing can be fitted" in record["cost_model"]["verdict"]
     )
-    assert record["held_out"] == [] and record["fit"]["ceiling_bytes_per_s"] is None
-    assert "c1_times_floor" not in record["floors"]
-    lines = describe_outcome(record)
+    assert record["holdout"] == [] and record["cost_model"]["ceiling_bytes_per_s"] is None
+    assert "c1_ratio" not in record["roofline"]
+    lines = describe_outcome(profile)
     assert change in lines[0]
-    assert not any("× its floor" in line or "fitted c0" in line for line in lines)
+    assert not any("× its roofline" in line or "fitted c0" in line for line in lines)
 
 
 def test_no_row_that_fits_says_what_to_try(tmp_path: Path) -> None:
-    record = sweep(tmp_path, request_of(), Machine(BASE, too_large=1))
-    assert describe_outcome(record)[-1] == "no fit: no row fitted in memory; try a smaller --batch"
+    profile = profiled(tmp_path, request_of(), Machine(BASE, too_large=1))
+    assert describe_outcome(profile)[-1] == "no cost model: no row fitted in memory; try a smaller --batch"

@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mlx_amort.backend.machine import _device_memory_bytes
 from mlx_amort.config.reading import resolve
-from mlx_amort.cost.configuration import point_of
+from mlx_amort.cost.configuration import Configuration
 from mlx_amort.cost.measure import worker_process as process
-from mlx_amort.cost.measure.roofline import floors_of
+from mlx_amort.cost.measure.roofline import roofline_of
 from mlx_amort.cost.measure.worker_process import Outcome, ProcessMeasurer, usable_memory_bytes
 from mlx_amort.ops.constants import Backend
 
@@ -28,45 +29,57 @@ TINY = resolve(
         "step.precision=fp32",
     ]
 )
-POINT = point_of(TINY)
+POINT = Configuration.of(TINY)
 
 
 def test_a_row_has_its_times_and_its_own_peak() -> None:
     row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
-    assert row["status"] == "ok"
-    assert len(row["samples_s"]) >= 3
-    assert min(row["samples_s"]) <= row["step_s"] <= max(row["samples_s"])
-    assert 0 < row["update_s"] < row["step_s"] and 0 < row["window_s"] < row["step_s"]
-    assert row["peak_bytes"] > 4 * TINY.model.parameters
-    assert row["compile_s"] >= 0
-    assert set(row["phases"]) == {"windows", "update", "data", "rest"}
-    assert min(abs(sum(row["phases"].values()) - sample) for sample in row["samples_s"]) < 1e-9
-    assert row["bytes_per_step"] == TINY.bytes_per_step
+    assert row.status == "ok"
+    assert len(row.samples_s) >= 3
+    assert row.step_s and row.update_s and row.window_s and row.peak_bytes and row.phases
+    assert min(row.samples_s) <= row.step_s <= max(row.samples_s)
+    assert 0 < row.update_s < row.step_s and 0 < row.window_s < row.step_s
+    assert row.peak_bytes > 4 * TINY.model.parameters
+    assert row.compile_s is not None and row.compile_s >= 0
+    assert set(row.phases) == {"windows", "update", "data", "rest"}
+    assert min(abs(sum(row.phases.values()) - sample) for sample in row.samples_s) < 1e-9
+    assert row.configuration.bytes_per_step == TINY.bytes_per_step
 
 
-def test_rates_of_every_shape_make_floors() -> None:
+def test_rates_of_every_shape_make_a_roofline() -> None:
     rates = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).rates(POINT)
-    assert all(product["flops_per_s"] > 0 for product in rates["products"])
-    floors = floors_of(TINY, rates)
-    assert floors["c1_us_per_byte"] > 0
-    assert floors["c0_s"]["muon"] > 0 and floors["c0_s"]["adamw"] > 0
+    assert all(product.flops_per_s > 0 for product in rates.products)
+    roofline = roofline_of(TINY, rates)
+    assert roofline.c1_us_per_byte > 0
+    assert roofline.c0_s["muon"] > 0 and roofline.c0_s["adamw"] > 0
+
+
+def test_a_worker_imports_what_its_parent_does_wherever_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numpy.py", "statistics.py", "mlx_amort/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise ImportError('of the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
+    assert (row.status, row.note) == ("ok", "")
 
 
 def test_a_worker_over_its_memory_is_stopped_and_is_a_row() -> None:
     row = ProcessMeasurer(TINY, steps=3, memory_bytes=10 << 20).step(POINT, None)
-    assert row["status"] == "did not fit" and "used more than" in row["note"]
-    assert row["step_s"] is None and row["samples_s"] == []
+    assert row.status == "did not fit" and "used more than" in row.note
+    assert row.step_s is None and row.samples_s == ()
 
 
 def test_a_worker_over_its_time_is_stopped_and_is_a_row() -> None:
     row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, 0.1)
-    assert row["status"] == "too slow" and row["step_s"] is None
+    assert row.status == "too slow" and row.step_s is None
 
 
 def test_what_is_hopeless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run_worker", None)
     row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(replace(POINT, batch=10**7), None)
-    assert row["status"] == "did not fit" and row["note"].startswith("not tried")
+    assert row.status == "did not fit" and row.note.startswith("not tried")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +100,8 @@ def test_every_death_is_a_row(
 ) -> None:
     monkeypatch.setattr(process, "run_worker", lambda *_: outcome)
     row = ProcessMeasurer(TINY, steps=3, memory_bytes=10**10).step(POINT, None)
-    assert row["status"] == status and note in row["note"]
-    assert row["batch"] == POINT.batch and row["step_s"] is None
+    assert row.status == status and note in row.note
+    assert row.configuration.batch == POINT.batch and row.step_s is None
 
 
 def test_a_worker_ends_when_its_sweep_does() -> None:

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_amort.config.reading import resolve
-from mlx_amort.cost.configuration import point_of
+from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.measure.grid import Lists, default_grid
-from mlx_amort.cost.profile_file import Row, read_rows
-from mlx_amort.cost.time.cost_model import Fit, fit_rows
+from mlx_amort.cost.profile_file import read_measurements
+from mlx_amort.cost.time.cost_model import CostModel
+from mlx_amort.cost.time.fitting import fit_rows
 from mlx_amort.cost.time.spread import drift_of
 from mlx_amort.errors import UserError
+from tests.cost.made import made
 
 GRID = Path(__file__).parents[2] / "data" / "published_grid.csv"
 SHAPES = [(4, 2), (8, 2), (16, 2), (32, 2), (24, 1), (24, 4), (48, 4)]
@@ -26,14 +28,19 @@ Law = Callable[[float, int, int], float]
 
 def made_rows(
     law: Law, noise: float = 0.0, seed: int = 0, shapes: list[tuple[int, int]] = SHAPES
-) -> list[Row]:
+) -> list[Measurement]:
     """Rows at S = 1024 whose time is law(bytes, batch, chunks) with relative Gaussian noise."""
     random = np.random.default_rng(seed)
     rows = []
     for batch, chunks in shapes:
         step_s = law(batch * chunks * 1024, batch, chunks) * (1 + noise * random.normal())
-        rows.append(Row(batch, chunks, 1024, "muon", step_s))
+        rows.append(made(batch, chunks, 1024, "muon", step_s))
     return rows
+
+
+def _with(row: Measurement, precision: str, window: int) -> Measurement:
+    configuration = replace(row.configuration, precision=precision, window=window)
+    return replace(row, configuration=configuration)
 
 
 def affine(size: float, batch: int, chunks: int) -> float:
@@ -41,27 +48,27 @@ def affine(size: float, batch: int, chunks: int) -> float:
 
 
 def test_published_grid_has_the_known_answer() -> None:
-    fit = fit_rows(read_rows(GRID))
+    fit = fit_rows(read_measurements(GRID))
     assert fit.c0_s["muon"] == pytest.approx(1.6568, abs=5e-5)
     assert fit.c1_s_per_byte * 1e6 == pytest.approx(53.147, abs=5e-4)
     assert fit.ceiling_bytes_per_s == pytest.approx(18_816, abs=0.5)
     assert fit.max_relative_error == pytest.approx(0.0182, abs=5e-5)
-    assert fit.law == "affine"
+    assert fit.form == "affine"
     assert fit.third_cost_s == 0
 
 
 def test_a_lone_adamw_row_has_its_own_c0_and_moves_nothing() -> None:
-    rows = read_rows(GRID)
-    both, muon_only = fit_rows(rows), fit_rows([row for row in rows if row.optimizer == "muon"])
+    rows = read_measurements(GRID)
+    both, muon_only = fit_rows(rows), fit_rows([row for row in rows if row.configuration.optimizer == "muon"])
     assert both.c1_s_per_byte == pytest.approx(muon_only.c1_s_per_byte, rel=1e-12)
     assert both.c0_s["adamw"] == pytest.approx(5.986 - both.c1_s_per_byte * 98_304)
-    (alone,) = [point for point in both.points if point.row.optimizer == "adamw"]
+    (alone,) = [point for point in both.points if point.measurement.configuration.optimizer == "adamw"]
     assert alone.leave_one_out_error is None
     assert any("adamw has one point" in warning for warning in both.warnings)
 
 
 def test_rows_of_another_setting_are_kept_out_and_named() -> None:
-    kept_out = {row.label: reason for row, reason in fit_rows(read_rows(GRID)).kept_out}
+    kept_out = {row.configuration.label: reason for row, reason in fit_rows(read_measurements(GRID)).kept_out}
     assert kept_out == {
         "B 24 K 2 S 1024 muon checkpointed": "activation checkpointing is on",
         "B 24 K 4 S 512 muon": "seq is 512, not 1024",
@@ -69,15 +76,15 @@ def test_rows_of_another_setting_are_kept_out_and_named() -> None:
 
 
 def test_precision_window_and_status_are_kept_apart_too() -> None:
-    rows = [replace(row, precision="bf16", window=2) for row in made_rows(affine)]
+    rows = [_with(row, precision="bf16", window=2) for row in made_rows(affine)]
     odd = [
-        replace(rows[0], precision="fp32"),
-        replace(rows[5], window=4),
+        _with(rows[0], precision="fp32", window=2),
+        _with(rows[5], precision="bf16", window=4),
         replace(rows[0], status="scattered"),
         replace(rows[0], status="did not fit", step_s=None),
     ]
     # Windows longer than the chunks are the same step: the row with K = 1 stays.
-    rows[4] = replace(rows[4], window=1)
+    rows[4] = _with(rows[4], precision="bf16", window=1)
     fit = fit_rows([*odd, *rows])
     assert len(fit.points) == len(rows)
     assert [reason for _, reason in fit.kept_out] == [
@@ -89,13 +96,13 @@ def test_precision_window_and_status_are_kept_apart_too() -> None:
 
 
 def test_left_out_errors_are_those_of_fits_without_the_point() -> None:
-    rows = [row for row in read_rows(GRID) if row.optimizer == "muon"]
+    rows = [row for row in read_measurements(GRID) if row.configuration.optimizer == "muon"]
     fit = fit_rows(rows)
     for point in fit.points:
-        without = fit_rows([row for row in rows if row is not point.row])
-        predicted_s = without.predict_s(point.row)
-        assert point.row.step_s is not None
-        assert point.leave_one_out_error == pytest.approx(predicted_s / point.row.step_s - 1)
+        without = fit_rows([row for row in rows if row is not point.measurement])
+        predicted_s = without.predict_s(point.measurement.configuration)
+        assert point.measurement.step_s is not None
+        assert point.leave_one_out_error == pytest.approx(predicted_s / point.measurement.step_s - 1)
 
 
 def test_repeats_of_an_anchor_are_left_out_together() -> None:
@@ -111,7 +118,7 @@ def test_an_exact_law_is_recovered(c0: float, c1: float, chunk: float) -> None:
     fit = fit_rows(made_rows(lambda size, batch, chunks: c0 + c1 * size + chunk * chunks))
     assert not fit.is_rejected
     for point in fit.points:
-        assert point.predicted_s == pytest.approx(point.row.step_s, rel=1e-4)
+        assert point.predicted_s == pytest.approx(point.measurement.step_s, rel=1e-4)
     if chunk == 0:
         assert fit.c0_s["muon"] == pytest.approx(c0, rel=1e-6)
         assert fit.c1_s_per_byte == pytest.approx(c1, rel=1e-6)
@@ -128,12 +135,12 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert np.all(covered / draws <= 0.99)
 
 
-def laws_of(law: Law, noise: float) -> list[Fit]:
+def laws_of(law: Law, noise: float) -> list[CostModel]:
     return [fit_rows(made_rows(law, noise, seed)) for seed in range(40)]
 
 
 def test_noise_alone_asks_for_nothing() -> None:
-    assert sum(fit.law != "affine" for fit in laws_of(affine, 0.03)) <= 2
+    assert sum(fit.form != "affine" for fit in laws_of(affine, 0.03)) <= 2
 
 
 @pytest.mark.parametrize(
@@ -158,9 +165,9 @@ def test_times_that_do_not_depend_on_bytes_are_no_law() -> None:
 
 def test_a_cost_per_chunk_is_found_reported_and_used() -> None:
     fit = fit_rows(made_rows(lambda size, batch, chunks: 1.6 + 50e-6 * size + 0.3 * chunks, noise=0.005))
-    assert fit.law == "affine with a cost per chunk"
+    assert fit.form == "affine with a cost per chunk"
     assert fit.third_cost_s == pytest.approx(0.3, rel=0.1)
-    assert fit.predict_s(Row(24, 4, 1024, "muon", None)) == pytest.approx(
+    assert fit.predict_s(made(24, 4, 1024, "muon", None).configuration) == pytest.approx(
         1.6 + 50e-6 * 98_304 + 1.2, rel=0.01
     )
     assert fit.to_record()["third_term"]["s"] == fit.third_cost_s
@@ -180,7 +187,7 @@ def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
     ]:
         size = accum * batch * chunks * 1024
         step_s = 1.0 + 20e-6 * size + 0.2 * accum * chunks
-        rows.append(Row(batch, chunks, 1024, "muon", step_s, accum=accum))
+        rows.append(made(batch, chunks, 1024, "muon", step_s, accum=accum))
     fit = fit_rows(rows)
     assert fit.third_cost_s == pytest.approx(0.2)
     assert fit.max_relative_error < 1e-9
@@ -189,39 +196,41 @@ def test_accumulation_pays_a_chunk_for_each_micro_batch() -> None:
 WINDOWED = [(4, 2), (8, 2), (12, 2), (16, 2), (24, 1), (24, 2), (24, 4), (24, 8), (32, 2), (48, 2), (96, 2)]
 
 
-def windowed_rows(cost_s: float, window: int, shapes: list[tuple[int, int]] = WINDOWED) -> list[Row]:
+def windowed_rows(cost_s: float, window: int, shapes: list[tuple[int, int]] = WINDOWED) -> list[Measurement]:
     rows = made_rows(lambda size, batch, chunks: 1.0 + 5e-5 * size, shapes=shapes)
-    rows = [replace(row, window=window, precision="bf16") for row in rows]
-    return [replace(row, step_s=(row.step_s or 0) + cost_s * row.windows_per_step) for row in rows]
+    rows = [_with(row, "bf16", window) for row in rows]
+    return [
+        replace(row, step_s=(row.step_s or 0) + cost_s * row.configuration.windows_per_step) for row in rows
+    ]
 
 
 @pytest.mark.parametrize("window", [2, 3, 4])
 def test_a_cost_per_window_is_found_and_predicts_other_chunks(window: int) -> None:
     fit = fit_rows(windowed_rows(0.5, window))
-    assert fit.law == "affine with a cost per window"
+    assert fit.form == "affine with a cost per window"
     assert fit.to_record()["third_term"]["unit"] == "window"
     assert fit.third_cost_s == pytest.approx(0.5)
     assert fit.leave_one_out_error < 1e-6
     unseen = windowed_rows(0.5, window, [(20, 7)])[0]
-    assert fit.predict_s(unseen) == pytest.approx(unseen.step_s)
+    assert fit.predict_s(unseen.configuration) == pytest.approx(unseen.step_s)
 
 
 def test_k_one_and_two_cost_the_same_windows() -> None:
-    rows = [Row(4, chunks, 8, "muon", 1.0, window=2, accum=3) for chunks in (1, 2, 3, 8)]
-    assert [row.windows_per_step for row in rows] == [3, 3, 6, 12]
-    assert replace(rows[3], window=None).windows_per_step == rows[3].chunks_per_step == 24
+    several = [Configuration(4, chunks, 8, "muon", window=2, accum=3) for chunks in (1, 2, 3, 8)]
+    assert [each.windows_per_step for each in several] == [3, 3, 6, 12]
+    assert replace(several[3], window=None).windows_per_step == several[3].chunks_per_step == 24
 
 
 def test_windows_of_one_chunk_are_chunks() -> None:
     fit = fit_rows(windowed_rows(0.5, 1))
-    assert fit.law == "affine with a cost per chunk"
+    assert fit.form == "affine with a cost per chunk"
     assert fit.third_cost_s == pytest.approx(0.5)
     assert all(
         "the same as A·K" in term.note for term in fit.terms if term.name == "A·⌈K/W⌉" and not term.beside
     )
 
 
-def bumped(samples_s: tuple[float, ...]) -> Fit:
+def bumped(samples_s: tuple[float, ...]) -> CostModel:
     """A line with one point 8 % above it, too few points for any term to be asked for."""
     rows = made_rows(affine)
     rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
@@ -268,7 +277,11 @@ def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil
 
 def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> None:
     rows = made_rows(affine)
-    slower = [replace(row, step_s=(row.step_s or 0) * 1.5, activation_checkpointing=True) for row in rows]
+    checkpointed = [replace(row.configuration, activation_checkpointing=True) for row in rows]
+    slower = [
+        replace(row, configuration=configuration, step_s=(row.step_s or 0) * 1.5)
+        for row, configuration in zip(rows, checkpointed, strict=True)
+    ]
     fit = fit_rows([*rows, *slower])
     assert fit.drift is None and fit.slower_visits == () and len(fit.kept_out) == len(rows)
     assert drift_of([*rows, *slower]) is None
@@ -278,24 +291,25 @@ def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> No
 UPDATE_S = {"muon": 0.0245, "adamw": 0.0073}
 
 
-def grid_rows(window_s: float, noise: float, seed: int) -> list[Row]:
+def grid_rows(window_s: float, noise: float, seed: int) -> list[Measurement]:
     """The demo's default grid by a law with a cost per window, updates timed alone among them."""
-    config, random, made = resolve(preset="demo"), np.random.default_rng(seed), []
-    for point in default_grid(point_of(config), Lists(), config.model.patch_stride):
-        row = Row(point.batch, point.chunks, point.seq, point.optimizer, None, window=point.window)
-        row = replace(row, activation_checkpointing=point.activation_checkpointing)
-        own_s = UPDATE_S[point.optimizer] * (1 + noise * random.normal())
-        step_s = UPDATE_S[point.optimizer] + window_s * row.windows_per_step + 73.5e-6 * row.bytes_per_step
-        made.append(replace(row, step_s=step_s * (1 + noise * random.normal()), update_s=own_s))
-    return made
+    config, random = resolve(preset="demo"), np.random.default_rng(seed)
+    rows: list[Measurement] = []
+    for each in default_grid(Configuration.of(config), Lists(), config.model.patch_stride):
+        alone_s = UPDATE_S[each.optimizer]
+        own_s = alone_s * (1 + noise * random.normal())
+        step_s = alone_s + window_s * each.windows_per_step + 73.5e-6 * each.bytes_per_step
+        step_s *= 1 + noise * random.normal()
+        rows.append(Measurement(replace(each, precision=None), step_s, update_s=own_s))
+    return rows
 
 
 def test_the_default_grid_tells_a_window_s_cost_from_the_others() -> None:
     for seed in range(8):
         rows = [replace(row, update_s=None) for row in grid_rows(0.013, 0.005, seed)]
-        assert sum(row.batch == 1 and row.chunks == 8 for row in rows) == 1
+        assert sum((row.configuration.batch, row.configuration.chunks) == (1, 8) for row in rows) == 1
         fit = fit_rows(rows)
-        assert fit.law == "affine with a cost per window"
+        assert fit.form == "affine with a cost per window"
         assert fit.third_cost_s == pytest.approx(0.013, rel=0.15)
 
 
@@ -337,8 +351,8 @@ def test_a_line_that_misses_everything_is_rejected() -> None:
 
 
 def test_three_points_at_one_size_are_refused() -> None:
-    rows = [Row(batch, chunks, 1024, "muon", 2.0) for batch, chunks in [(4, 4), (8, 2), (16, 1)]]
-    with pytest.raises(UserError, match="same 16,384 bytes a step"):
+    rows = [made(batch, chunks, 1024, "muon", 2.0) for batch, chunks in [(4, 4), (8, 2), (16, 1)]]
+    with pytest.raises(UserError, match="same 16,384 bytes per step"):
         fit_rows(rows)
 
 
@@ -378,11 +392,11 @@ def test_a_spoiled_point_is_named() -> None:
 
 def test_an_optimizer_that_was_not_measured_is_refused() -> None:
     with pytest.raises(UserError, match="was not measured"):
-        fit_rows(made_rows(affine)).predict_s(Row(24, 4, 1024, "sgd", None))
+        fit_rows(made_rows(affine)).predict_s(made(24, 4, 1024, "sgd", None).configuration)
 
 
 def test_json_has_the_keys_others_read() -> None:
-    record = fit_rows(read_rows(GRID)).to_record()
+    record = fit_rows(read_measurements(GRID)).to_record()
     assert {
         "c1_us_per_byte",
         "c0_s",
@@ -416,10 +430,10 @@ def test_a_cost_of_an_update_that_is_not_positive_is_no_law_that_holds() -> None
 
 
 def test_held_out_rows_lower_the_verdict_and_never_raise_it() -> None:
-    rows, unseen = made_rows(affine), Row(20, 2, 1024, "muon", affine(40_960, 20, 2))
+    rows, unseen = made_rows(affine), made(20, 2, 1024, "muon", affine(40_960, 20, 2))
     assert not fit_rows(rows, [unseen]).is_doubtful
     off = fit_rows(rows, [replace(unseen, step_s=(unseen.step_s or 0) * 1.15)])
-    assert off.is_doubtful and off.uncertainty == off.held_out_error == pytest.approx(1 - 1 / 1.15)
+    assert off.is_doubtful and off.uncertainty == off.holdout_error == pytest.approx(1 - 1 / 1.15)
     # The median of three decides.
     assert not fit_rows(rows, [unseen, unseen, replace(unseen, step_s=9.0)]).is_doubtful
     assert fit_rows(rows, [replace(unseen, step_s=9.0)]).is_rejected

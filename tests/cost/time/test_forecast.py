@@ -74,7 +74,7 @@ def test_how_weights_are_drawn_is_no_other_model(cached: Path) -> None:
 
 def test_a_profile_without_the_runs_optimizer_is_not_used(cached: Path) -> None:
     record = json.loads(cached.read_text())
-    record["rows"] = [row for row in record["rows"] if row["optimizer"] == "muon"]
+    record["measurements"] = [row for row in record["measurements"] if row["optimizer"] == "muon"]
     cached.write_text(json.dumps(record))
     config = resolve(base=BASE, overrides=["optimizer.name=adamw"])
     assert find_forecast(config, MACHINE)[0] is None
@@ -97,44 +97,44 @@ def test_half_a_file_is_passed_over(cached: Path) -> None:
 
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_without_a_law_the_measured_row_forecasts_with_a_warning_or_nothing_does(
+def test_without_a_cost_model_the_measured_time_forecasts_with_a_warning_or_nothing_does(
     cached: Path, is_named: bool, is_alone: bool
 ) -> None:
     whole = json.loads(cached.read_text())
-    for row in whole["rows"]:
+    for row in whole["measurements"]:
         if row["step_s"]:
             row["step_s"] = 1e-9 * row["bytes_per_step"] ** 2 + 0.1
-    rows = whole["rows"][:1] if is_alone else whole["rows"]
-    cached.write_text(json.dumps({**whole, "rows": rows, "held_out": []}))
+    rows = whole["measurements"][:1] if is_alone else whole["measurements"]
+    cached.write_text(json.dumps({**whole, "measurements": rows, "holdout": []}))
     profile = cached if is_named else None
     forecast, why_none = forecast_of(profile, BASE, MACHINE)
     assert forecast is not None and why_none == ""
     assert forecast.step_s == pytest.approx(1e-9 * BASE.bytes_per_step**2 + 0.1)
-    why = f"{cached} has no law: too few" if is_alone else f"the law of {cached} was rejected"
-    assert forecast.warning.startswith(why) and "no prediction" in forecast.warning
+    why = f"{cached} has no cost model: too few" if is_alone else f"the cost model of {cached} is rejected"
+    assert forecast.warning.startswith(why) and "not a prediction" in forecast.warning
     assert forecast.ceiling_fraction is None
     other = resolve(base=BASE, overrides=["step.batch=17"])
     none, why_none = forecast_of(profile, other, MACHINE)
     assert none is None and why_none.startswith(why) and "did not measure this configuration" in why_none
 
 
-def test_a_law_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
+def test_a_cost_model_in_doubt_forecasts_with_its_uncertainty(cached: Path) -> None:
     record = json.loads(cached.read_text())
-    for entry in record["held_out"]:
+    for entry in record["holdout"]:
         entry["measured_s"] *= 1.15
     cached.write_text(json.dumps(record))
     forecast = forecast_of(cached, BASE, MACHINE)[0]
     assert forecast is not None and "s per step, give or take 13%, " in forecast.describe()
-    assert "its law is in doubt" in forecast.describe()
+    assert "its cost model is in doubt" in forecast.describe()
 
 
-def test_a_forecast_is_the_law_s_times_what_other_programs_cost_on_average(cached: Path) -> None:
+def test_a_forecast_is_the_cost_model_s_times_what_other_programs_cost_on_average(cached: Path) -> None:
     quiet = forecast_of(cached, BASE, MACHINE)[0]
     assert quiet is not None and quiet.disturbance == pytest.approx(1)
     record = json.loads(cached.read_text())
-    for row in [row for row in record["rows"] if row["step_s"]]:
+    for row in [row for row in record["measurements"] if row["step_s"]]:
         slower = {"step_s": 1.2 * row["step_s"], "samples_s": [1.2 * sample for sample in row["samples_s"]]}
-        record["rows"] += [{**row, **slower}, dict(row)]
+        record["measurements"] += [{**row, **slower}, dict(row)]
     cached.write_text(json.dumps(record))
     busy = forecast_of(cached, BASE, MACHINE)[0]
     # Of three visits one was 20 % slower; of the anchor's nine, three.
