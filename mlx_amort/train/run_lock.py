@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 from pathlib import Path
 
 from mlx_amort.errors import UserError
@@ -51,7 +50,7 @@ def acquire(run_folder: Path, what: str) -> str:
             what, f"{holder} works on this run", "wait until it has ended, or end it with Ctrl-C"
         ) from error
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
     _held[folder] = descriptor
     return ""
 
