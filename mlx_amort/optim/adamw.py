@@ -42,21 +42,9 @@ def adamw_update(
     Shapes: any, the same names in all four mappings; `updates` and `learning_rate` are scalars.
     Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
     """
-    # A skipped update has no gradient and no step. The coefficients are read back from one array to compute
-    # them once: the compiler would fuse them into each tensor's kernel, with an expm1 for every element.
-    count = mx.maximum(updates, 1).astype(mx.float32)
-    step_size = mx.where(is_applied, learning_rate, 0.0)
-    keep_first, keep_second, unbias_first, unbias_second, step_size, decayed = mx.stack(
-        [
-            mx.where(is_applied, config.beta1, 1.0),
-            mx.where(is_applied, config.beta2, 1.0),
-            1 / _one_minus_power(config.beta1, count),
-            1 / _one_minus_power(config.beta2, count),
-            step_size,
-            1 - step_size * config.weight_decay,
-        ]
+    keep_first, keep_second, unbias_first, unbias_second, step_size, decayed = _coefficients(
+        updates, learning_rate, is_applied, config
     )
-
     results: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
     # Stochastic rounding needs temporaries as large as a tensor: there one stream, else as many as the backend has.
     # What a stream waits for is an input: waiting for what another stream has computed holds both up.
@@ -86,6 +74,26 @@ def adamw_update(
                 mx.depends(learning_rate, done) if key is None else held_far_back([learning_rate], done)[0]
             )
     return results
+
+
+def _coefficients(
+    updates: mx.array, learning_rate: mx.array, is_applied: mx.array | bool, config: OptimizerConfig
+) -> mx.array:
+    """What is kept of both moments, what unbiases them, the step's size, what decay leaves of a weight. Shapes: [6]."""
+    # A skipped update has no gradient and no step. The coefficients are read back from one array to compute
+    # them once: the compiler would fuse them into each tensor's kernel, with an expm1 for every element.
+    count = mx.maximum(updates, 1).astype(mx.float32)
+    step_size = mx.where(is_applied, learning_rate, 0.0)
+    return mx.stack(
+        [
+            mx.where(is_applied, config.beta1, 1.0),
+            mx.where(is_applied, config.beta2, 1.0),
+            1 / _one_minus_power(config.beta1, count),
+            1 / _one_minus_power(config.beta2, count),
+            step_size,
+            1 - step_size * config.weight_decay,
+        ]
+    )
 
 
 def _one_minus_power(beta: float, count: mx.array) -> mx.array:

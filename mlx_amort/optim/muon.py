@@ -48,12 +48,7 @@ def muon_update(
     Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
     """
     mu = config.momentum
-    # A skipped update has no gradient and no step. The coefficients are read back from one array to compute
-    # them once: the compiler would fuse them into each matrix's kernel.
-    step_size = mx.where(is_applied, learning_rate, 0.0)
-    keep, step_size, decayed = mx.stack(
-        [mx.where(is_applied, mu, 1.0), step_size, 1 - step_size * config.weight_decay]
-    )
+    keep, step_size, decayed = _coefficients(learning_rate, is_applied, config)
 
     new_momentum: Arrays = {}
     new_weights: Arrays = {}
@@ -85,6 +80,16 @@ def muon_update(
             results = [new[name] for name in names for new in (new_weights, new_momentum)]
             (before,) = held_far_back([step_size], results)
     return ({name: new_weights[name] for name in weights}, {name: new_momentum[name] for name in weights})
+
+
+def _coefficients(learning_rate: mx.array, is_applied: mx.array | bool, config: OptimizerConfig) -> mx.array:
+    """What is kept of the momentum, the step's size, what decay leaves of a weight. Shapes: [3]."""
+    # A skipped update has no gradient and no step. The coefficients are read back from one array to compute
+    # them once: the compiler would fuse them into each matrix's kernel.
+    step_size = mx.where(is_applied, learning_rate, 0.0)
+    return mx.stack(
+        [mx.where(is_applied, config.momentum, 1.0), step_size, 1 - step_size * config.weight_decay]
+    )
 
 
 def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
