@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import Config, OptimizerConfig, StepConfig
+from mlx_amort.config.values import Config, OptimizerConfig
 from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.cost.profile import Profile
 
-Record = Mapping[str, Any]
-
-_IDENTITY_OF_OPTIMIZER = ("coefficients", "muon_dtype")
-_STEP_KEYS = ("batch", "chunks", "window", "accum", "precision", "activation_checkpointing")
+_OPTIMIZER_KEYS = ("coefficients", "muon_dtype")
+_MODEL_KEYS = tuple(field.name for field in fields(ModelConfig))
 
 
-def estimates_of(record: Record) -> list[float | None]:
-    """Peak bytes by the estimate for each row of a profile's record; None where that has no model (a CSV)."""
-    rows: Sequence[Record] = record.get("measurements") or record["rows"]
-    model: Record | None = record.get("model")
-    backend = (record.get("machine") or {}).get("backend")
-    known = {field.name for field in fields(ModelConfig)}
-    if model is None or backend is None or not known <= set(model):
-        return [None] * len(rows)
-    identity: Record = record.get("identity") or {}
-    optimizer = {key: identity[key] for key in _IDENTITY_OF_OPTIMIZER if key in identity}
+def estimates_of(profile: Profile) -> list[float | None]:
+    """Peak bytes by the estimate for each measurement of a profile.
+
+    None where the profile has no model (a CSV), and for a measurement that does not tell its window or precision.
+    """
+    model, backend, identity = profile.model, profile.machine.get("backend"), profile.identity or {}
+    if backend is None or not set(_MODEL_KEYS) <= set(model):
+        return [None] * len(profile.measurements)
+    optimizer = {key: identity[key] for key in _OPTIMIZER_KEYS if key in identity}
+    base = Config(
+        model=ModelConfig(**{key: model[key] for key in _MODEL_KEYS}),  # type: ignore[arg-type]
+        optimizer=OptimizerConfig(**optimizer),  # type: ignore[arg-type]
+    )
     return [
-        float(
-            estimate(
-                Config(
-                    model=ModelConfig(**{**{key: model[key] for key in known}, "seq": row["seq"]}),
-                    step=StepConfig(**{key: row[key] for key in _STEP_KEYS}),
-                    optimizer=OptimizerConfig(name=row["optimizer"], **optimizer),
-                ),
-                backend,
-            ).peak_bytes
-        )
-        for row in rows
+        None
+        if each.window is None or each.precision is None
+        else float(estimate(each.configure(base), backend).peak_bytes)  # type: ignore[arg-type]
+        for each in (measurement.configuration for measurement in profile.measurements)
     ]
