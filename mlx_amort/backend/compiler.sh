@@ -37,11 +37,12 @@ while [ "$count" -gt 0 ]; do
 done
 
 prepared="$headers/$(printf %s "$flags" | cksum | tr ' ' -)"
-if [ ! -f "$prepared/$header.gch" ]; then
-    # Where there is no room for it, kernels are compiled without.
+# Where there was no room for it, kernels are compiled without, and it is tried again ten minutes later.
+if [ ! -f "$prepared/$header.gch" ] && [ -z "$(find "$prepared/none" -mmin -10 2>/dev/null)" ]; then
     mkdir -p "$prepared/${header%/*}"
     "$compiler" "$@" -w -x c++-header "$include/$header" -o "$prepared/$header.$$" &&
-        mv -f "$prepared/$header.$$" "$prepared/$header.gch" || rm -f "$prepared/$header.$$"
+        mv -f "$prepared/$header.$$" "$prepared/$header.gch" ||
+        { rm -f "$prepared/$header.$$" && : >"$prepared/none"; }
 fi
 
 building="${output%/*}/building-$$.so"

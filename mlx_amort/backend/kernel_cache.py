@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlx_amort.backend.cache_folder import NAME, cache_folder
+from mlx_amort.backend.cache_folder import cache_folder
 from mlx_amort.errors import UserError
 
 # The folder that was made TMPDIR, and what it was before: for the compiler, and for processes that this one starts.
@@ -31,7 +31,7 @@ _MARK = "MLX_AMORT_TMPDIR"
 # In the order in which C++ asks for the temporary folder.
 _TMPDIR_SETTINGS = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 _SCRIPT = Path(__file__).with_name("compiler.sh")
-_COMPILERS_FOLDER = "compiler"
+_COMPILERS_FOLDER = "mlx-amort-compiler"
 _PASSING_NAMES = ("tmp_", "building-")
 _ABANDONED_AFTER_S = 3600
 _LOOK_EVERY_S = 0.2
@@ -194,7 +194,7 @@ def _put_before_compiler() -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return folder.parts[-3:-1] == (NAME, _COMPILERS_FOLDER) and (folder / "g++").exists()
+    return folder.parent.name == _COMPILERS_FOLDER and (folder / "g++").exists()
 
 
 def _changed_at_ns(path: Path) -> int:
