@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mlx_amort.backend.cache_folder import cache_folder
-
 ROOT = Path(__file__).parents[1]
-# Threads of products are part of what a machine is.
-_KEPT = ("OPENBLAS_NUM_THREADS",)
+# Threads of products are part of what a machine is; the suite's cache folder is set by conftest.py.
+_KEPT = ("OPENBLAS_NUM_THREADS", "MLX_AMORT_CACHE")
 
 
 def clean_environment(home: Path) -> dict[str, str]:
     """A home of its own, and this suite's compiled kernels, which take a minute to make."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    built = {"MLX_AMORT_CACHE": str(cache_folder())}
-    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(home), **built, **kept}
+    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(home), **kept}

@@ -22,6 +22,7 @@ SETTINGS = (
     "OMP_NUM_THREADS",
     "GOTO_NUM_THREADS",
     "LD_PRELOAD",
+    "MLX_AMORT_CACHE",
 )
 PRODUCT = """
 import os

@@ -27,7 +27,7 @@ pytestmark = [
 
 # Where Python puts its temporary files when nothing is set.
 TEMPORARY = next(folder for folder in ("/tmp", "/var/tmp", "/usr/tmp") if os.access(folder, os.W_OK))
-OURS = ("TMPDIR", "TMP", "TEMP", "TEMPDIR", "MLX_AMORT_TMPDIR")
+OURS = ("TMPDIR", "TMP", "TEMP", "TEMPDIR", "MLX_AMORT_TMPDIR", "MLX_AMORT_CACHE")
 KERNEL = """
 import os, sys, tempfile
 from mlx_amort.backend import load_blas
