@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlx_amort.amounts import counted, format_size
+from mlx_amort.backend.kernel_cache import has_compiler
 from mlx_amort.config.values import Config
 from mlx_amort.data.corpus import Corpus
 from mlx_amort.data.parts import left_out
@@ -22,6 +23,8 @@ def header_lines(run: Run) -> Iterator[str]:
     yield f"optimizer   {_optimizer(config)}"
     yield from _data(run)
     yield f"machine     {_machine(run)}"
+    if run.machine["backend"] == "cpu" and not has_compiler():
+        yield "warning     no g++ on the PATH, so MLX runs every operation by itself, which is slower; install g++"
     yield f"memory      {_memory(run)}"
     yield f"folder      {run.folder.path}"
     if run.resumed_from is not None:

@@ -20,6 +20,7 @@ from mlx_amort.train.console import Console, step_line
 from mlx_amort.train.header import header_lines
 from mlx_amort.train.interrupt import Interrupt
 from mlx_amort.train.metrics import MetricsLog, StepRow, read_rows
+from mlx_amort.train.pace import Pace
 from mlx_amort.train.resume import resumed_run
 from mlx_amort.train.run import new_run
 from mlx_amort.train.session import train_run
@@ -258,3 +259,21 @@ def test_the_log_counts_skipped_steps_and_passes_over_a_torn_line(tmp_path: Path
         file.write("\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:5: is not a row"):
         read_rows(log.path)
+
+
+def test_compiling_says_how_far_it_is(tmp_path: Path) -> None:
+    run = new_run(tiny_config(write_text(tmp_path)), tmp_path / "run", ["test"])
+    terminal = Terminal()
+    console = Console(terminal, terminal)
+    console.header(run, run.config.total_steps, Pace())
+    console.compiling(12)
+    assert terminal.getvalue().endswith("compiling kernel 12 of about 92\x1b[K")
+    console.compiling(300)
+    assert terminal.getvalue().endswith("compiling kernel 300\x1b[K")
+
+
+def test_a_missing_compiler_is_told_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tiny_config(write_text(tmp_path)), tmp_path / "run", ["test"])
+    monkeypatch.setattr("mlx_amort.train.header.has_compiler", lambda: False)
+    told = [line for line in header_lines(run) if "g++" in line]
+    assert len(told) == (run.machine["backend"] == "cpu")
