@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.errors import UserError
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -21,6 +17,28 @@ class Setting:
     precision: str | None
     window: int | None
     activation_checkpointing: bool
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Setting:
+        """The setting of a configuration."""
+        return cls(
+            configuration.seq,
+            configuration.precision,
+            configuration.window,
+            configuration.activation_checkpointing,
+        )
+
+    @property
+    def label(self) -> str:
+        """The setting in words."""
+        parts = [f"S {self.seq}", *([] if self.precision is None else [self.precision])]
+        parts += [] if self.window is None else [f"W {self.window}"]
+        return f"{' '.join(parts)} {'with' if self.activation_checkpointing else 'without'} checkpointing"
+
+    def rank(self, configurations: Sequence[Configuration]) -> tuple[int, bool, int, str, int]:
+        """The more of `configurations` have it the higher; a tie is broken by value, as their order is a mixed one."""
+        count = sum(self.differs(each) is None for each in configurations)
+        return count, not self.activation_checkpointing, self.seq, self.precision or "", self.window or 0
 
     def differs(self, other: Configuration) -> str | None:
         """Why a configuration is not of this setting, or None when it is."""
@@ -37,14 +55,6 @@ class Setting:
         return None
 
 
-def _most_common(rows: Sequence[Measurement], key: Callable[[Measurement], Key]) -> Key:
-    counts = Counter(key(row) for row in rows)
-    most = max(counts.values())
-    # A tie is broken by value, not by place: rows are measured in a mixed order.
-    tied = [value for value, count in counts.items() if count == most]
-    return max(tied, key=lambda value: (value is not None, str(value).rjust(20)))
-
-
 def _why_none(rows: Sequence[Measurement]) -> tuple[str, str]:
     """Why there is no measured row, and what to do about it."""
     statuses = {row.status for row in rows}
@@ -58,21 +68,16 @@ def _why_none(rows: Sequence[Measurement]) -> tuple[str, str]:
 
 
 def select(rows: Sequence[Measurement]) -> tuple[Setting, list[Measurement], list[tuple[Measurement, str]]]:
-    """The common setting, the rows that have it, and the others each with the reason.
+    """The setting that most configurations have, the rows that have it, and the others each with the reason.
 
     Raises: UserError when no row was measured.
     """
     measured = [row for row in rows if row.is_measured]
     if not measured:
         raise UserError("fit", *_why_none(rows))
-    activation_checkpointing = all(row.configuration.activation_checkpointing for row in measured)
-    pool = [row for row in measured if row.configuration.activation_checkpointing == activation_checkpointing]
-    seq = _most_common(pool, lambda row: row.configuration.seq)
-    pool = [row for row in pool if row.configuration.seq == seq]
-    precision: Any = _most_common(pool, lambda row: row.configuration.precision)
-    pool = [row for row in pool if row.configuration.precision == precision]
-    window: Any = _most_common(pool, lambda row: row.configuration.window)
-    setting = Setting(seq, precision, window, activation_checkpointing)
+    configurations = list(dict.fromkeys(row.configuration for row in measured))
+    settings = {Setting.of(each) for each in configurations}
+    setting = max(settings, key=lambda each: each.rank(configurations))
     fitted, kept_out = [], []
     for row in rows:
         reason = setting.differs(row.configuration) if row.is_measured else f"status is {row.status!r}"
