@@ -29,7 +29,7 @@ from mlx_amort.cost.time.extra_terms import (
     most_asked_for,
 )
 from mlx_amort.cost.time.regression import Solution, outliers_of
-from mlx_amort.cost.time.selection import Setting, select
+from mlx_amort.cost.time.selection import Setting, refuse_what_cannot_fail, select
 from mlx_amort.cost.time.spread import (
     disturbance_of,
     drift_of,
@@ -91,7 +91,7 @@ def _fit_all(
     """The cost model with its verdict, the outliers fitted like all others."""
     setting, visits, kept_out = select(rows)
     fitted = [undisturbed_of(each, thresholds) for each in visits_of(visits)]
-    _refuse_what_cannot_fail(fitted, kept_out, thresholds)
+    refuse_what_cannot_fail(fitted, kept_out, thresholds)
     observations = Observations.of(fitted, thresholds)
     solved = _solve(observations)
     solution, optimizers, count = solved.solution, observations.optimizers, len(observations.optimizers)
@@ -223,32 +223,6 @@ def _judged(model: CostModel, further: TermTest | None, thresholds: Thresholds) 
         )
     third = f"{model.third_cost_s * 1e3:.3g} ms per {model.third_unit}"
     return replace(model, form=form, verdict=f"The cost model holds with a third term, {third}: {errors}.")
-
-
-def _refuse_what_cannot_fail(
-    rows: Sequence[Measurement], kept_out: Sequence[tuple[Measurement, str]], thresholds: Thresholds
-) -> None:
-    """Refuse a line through as many places as it has coefficients: it fits anything and says nothing."""
-    sizes: dict[str, set[int]] = {}
-    for row in rows:
-        sizes.setdefault(row.configuration.optimizer, set()).add(row.configuration.bytes_per_step)
-    aside = f" ({len(kept_out)} rows were kept out: {kept_out[0][1]}, ...)" if kept_out else ""
-    todo = "measure other batches or chunks, such as half and four times the bytes per step"
-    widest = max(max(values) / min(values) for values in sizes.values())
-    if len(rows) >= 3 and widest < thresholds.smallest_range:
-        if widest == 1.0:
-            where = " or ".join(f"{size:,}" for size in sorted(set().union(*sizes.values())))
-            why = f"all {len(rows)} points have the same {where} bytes per step"
-        else:
-            least = f"{thresholds.smallest_range} is the least"
-            why = f"bytes per step differ only by a factor of {widest:.2f} and {least}"
-        raise UserError("fit", f"{why}, so c0 and c1 cannot be told apart{aside}", todo)
-    spare = sum(len(values) - 1 for values in sizes.values()) - 1
-    if spare < 1:
-        counts = ", ".join(f"{name} {len(values)}" for name, values in sizes.items())
-        why = f"too few different bytes per step ({counts}): a line through so few points fits them always"
-        todo = "measure at least three different bytes per step with one optimizer"
-        raise UserError("fit", why + aside, todo)
 
 
 def _holdout_error(model: CostModel, held_out: Sequence[Measurement]) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.time.diagnostics import Thresholds
 from mlx_amort.errors import UserError
 
 
@@ -86,3 +87,29 @@ def select(rows: Sequence[Measurement]) -> tuple[Setting, list[Measurement], lis
         else:
             kept_out.append((row, reason))
     return setting, fitted, kept_out
+
+
+def refuse_what_cannot_fail(
+    rows: Sequence[Measurement], kept_out: Sequence[tuple[Measurement, str]], thresholds: Thresholds
+) -> None:
+    """Refuse a line through as many places as it has coefficients: it fits anything and says nothing."""
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row.configuration.optimizer, set()).add(row.configuration.bytes_per_step)
+    aside = f" ({len(kept_out)} rows were kept out: {kept_out[0][1]}, ...)" if kept_out else ""
+    todo = "measure other batches or chunks, such as half and four times the bytes per step"
+    widest = max(max(values) / min(values) for values in sizes.values())
+    if len(rows) >= 3 and widest < thresholds.smallest_range:
+        if widest == 1.0:
+            where = " or ".join(f"{size:,}" for size in sorted(set().union(*sizes.values())))
+            why = f"all {len(rows)} points have the same {where} bytes per step"
+        else:
+            least = f"{thresholds.smallest_range} is the least"
+            why = f"bytes per step differ only by a factor of {widest:.2f} and {least}"
+        raise UserError("fit", f"{why}, so c0 and c1 cannot be told apart{aside}", todo)
+    spare = sum(len(values) - 1 for values in sizes.values()) - 1
+    if spare < 1:
+        counts = ", ".join(f"{name} {len(values)}" for name, values in sizes.items())
+        why = f"too few different bytes per step ({counts}): a line through so few points fits them always"
+        todo = "measure at least three different bytes per step with one optimizer"
+        raise UserError("fit", why + aside, todo)
