@@ -255,7 +255,7 @@ def _setting_warnings(
     if not others:
         return []
     return [
-        f"fitted are the {len(points)} configurations of {setting.label}, the setting of most; "
+        f"the {len(points)} configurations of {setting.label} are fitted, the setting of most; "
         f"{len(others)} of other settings are kept out"
     ]
 

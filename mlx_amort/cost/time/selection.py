@@ -1,4 +1,4 @@
-"""Which rows one law may be fitted to: measured, and of one sequence length, precision and window."""
+"""Which measurements one cost model is fitted to: those of the setting that most have, and enough of them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_the_setting_that_most_configurations_have_is_fitted_and_named() -> None
     assert fit.setting.activation_checkpointing and len(fit.points) == len(rows)
     assert {reason for _, reason in fit.kept_out} == {"activation checkpointing is off"}
     (warning,) = (warning for warning in fit.warnings if "the setting of most" in warning)
-    assert "the 7 configurations of S 1024 with checkpointing" in warning
+    assert "the 7 configurations of S 1024 with checkpointing are fitted" in warning
     assert "1 of other settings are kept out" in warning
     # A tie goes to the steps without checkpointing.
     assert not fit_rows([*rows, *made_rows(affine)]).setting.activation_checkpointing
