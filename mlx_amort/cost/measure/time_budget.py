@@ -109,7 +109,7 @@ def mixed_order(
 ) -> list[Visit]:
     """The points after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
 
-    Mixed, so that a machine which slows down does not pass for a curved law. Those of `ascending` come in
+    Mixed, so that a machine which slows down does not pass for a curved cost. Those of `ascending` come in
     the order of their sizes: one that does not fit spares the machine the next. Those of `again` come a second
     time, after all others.
     """
