@@ -15,7 +15,7 @@ from mlx_amort.config.model import ModelConfig
 from mlx_amort.config.values import Config, DataConfig, RunConfig, SourceConfig, StepConfig
 from mlx_amort.data.card import zlib_bits_per_byte
 from mlx_amort.data.corpus import Corpus
-from mlx_amort.data.opening import open_corpora, open_corpus
+from mlx_amort.data.opening import open_corpora, open_corpus, open_whole
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import EVALUATION_ROWS, evaluate
 from mlx_amort.model.byte_lm import ByteLM, StreamState, Weights
@@ -202,6 +202,54 @@ def test_the_verb_on_another_corpus(
     code, out, _ = run(capsys, "evaluate", str(run_folder), "--data", str(tmp_path / "other.txt"), "--json")
     record = json.loads(out)
     assert (code, record["bytes"], len(record["corpora"])) == (0, len(SENTENCE) * 2 - 1, 1)
+
+
+def test_the_verb_scores_all_of_a_text(
+    capsys: pytest.CaptureFixture[str], run_folder: Path, tmp_path: Path
+) -> None:
+    held_out = tmp_path / "test.txt"
+    held_out.write_bytes(SENTENCE * 8)
+    model = ByteLM(MODEL)
+    whole = open_whole(DataConfig((SourceConfig(str(held_out)),)))
+    expected = evaluate(model, model.init_weights(0), whole)
+    arguments = ["evaluate", str(run_folder), "--data", str(held_out), "--whole"]
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert (
+        f"{expected.bits_per_byte:.4f} bits per byte over {8 * len(SENTENCE) - 1} bytes of all the text"
+        in out
+    )
+    record = json.loads(run(capsys, *arguments, "--json")[1])
+    assert record["is_whole_text"] and record["bytes"] == expected.bytes == 8 * len(SENTENCE) - 1
+    assert record["bits_per_byte"] == expected.bits_per_byte
+
+
+def test_the_verb_takes_the_validation_corpus_of_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, corpora: tuple[Corpus, Corpus]
+) -> None:
+    data = DataConfig((SourceConfig(corpora[0].name),), validation=corpora[1].name)
+    config = Config(model=MODEL, step=StepConfig(precision="fp32"), data=data, run=RunConfig(steps=1))
+    save(tmp_path / "run", new_train_state(ByteLM(MODEL), config.optimizer, seed=0), config)
+    record = json.loads(run(capsys, "evaluate", str(tmp_path / "run"), "--json")[1])
+    assert [(corpus["name"], corpus["bytes"]) for corpus in record["corpora"]] == [
+        (corpora[1].name, 10 * len(SENTENCE) - 1)
+    ]
+    # Another corpus has its own held-out part.
+    other = run(capsys, "evaluate", str(tmp_path / "run"), "--data", corpora[1].name, "--json")[1]
+    assert json.loads(other)["bytes"] == len(SENTENCE) * 10 // 20 - 1
+
+
+def test_blocks_are_scored_with_the_state_carried_along_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(SENTENCE * 3000)
+    corpus = open_corpus(str(tmp_path / "a.txt"), "uint8", 0.05, "blocks")
+    assert "in 2 blocks" in corpus.place_held_out
+    model = ByteLM(MODEL)
+    weights = weights_of(model)
+    found = evaluate(model, weights, [corpus], rows=1)
+    held_out = corpus.read(corpus.train_units, corpus.validation_units)
+    nats = walked_nats(model, weights, held_out.astype(np.uint8))
+    assert found.bytes == len(nats) == corpus.validation_units - 1
+    assert found.bits_per_byte == pytest.approx(nats.mean() / np.log(2), rel=1e-6)
 
 
 def test_the_verb_takes_the_checkpoint_of_a_step(

@@ -18,6 +18,7 @@ from mlx_amort.cli.checkpoints import checkpoint_of, step_of
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.config.values import RunConfig
 from mlx_amort.errors import UserError, harmless
+from mlx_amort.files import expand_home
 
 STANDARD_INPUT = "-"
 
@@ -132,8 +133,8 @@ def _prompt_bytes(prompt: str, prompt_file: str | None) -> bytes:
     try:
         if prompt_file == STANDARD_INPUT:
             return sys.stdin.buffer.read()
-        return Path(prompt_file).expanduser().read_bytes()
-    except (OSError, RuntimeError, ValueError) as error:
+        return expand_home(prompt_file).read_bytes()
+    except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UserError(
             f"--prompt-file {prompt_file}",

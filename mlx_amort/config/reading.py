@@ -18,7 +18,7 @@ from mlx_amort.amounts import shorten
 from mlx_amort.config.conversion import convert
 from mlx_amort.config.flags import FLAG_OF, KEY_OF
 from mlx_amort.config.presets import preset_path
-from mlx_amort.config.values import Config
+from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.config.yaml_text import read_yaml, yaml_of
 from mlx_amort.errors import UserError, did_you_mean
 from mlx_amort.files import expand_home
@@ -136,7 +136,11 @@ def _with_sources_from(folder: Path, layer: Layer) -> Layer:
     data = dict(layer.get("data", {}))
     if "sources" in data:
         data["sources"] = tuple(
-            dataclasses.replace(source, path=named(source.path)) for source in data["sources"]
+            dataclasses.replace(source, path=named(source.path))
+            # A name with a colon that exists there goes before a weight, as on the command line.
+            if source.given is None or not os.path.lexists(named(source.given))
+            else SourceConfig(named(source.given))
+            for source in data["sources"]
         )
     if data.get("validation") is not None:
         data["validation"] = named(data["validation"])

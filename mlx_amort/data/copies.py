@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_amort.data.parts import Listing, Part, Skipped
+from mlx_amort.amounts import counted
+from mlx_amort.data.parts import SHOWN_NAMES, Listing, Part, Skipped
 from mlx_amort.errors import UserError
 
 END_UNITS = 4096
@@ -41,10 +42,13 @@ def without_copies(
             if owner is None or owner[1] is part:
                 kept.append(part)
                 continue
-            place = "" if owner[0] == index else f" in {names[owner[0]]}"
+            first = owner[1].label
+            if owner[0] != index:
+                is_file = len(listings[owner[0]].parts) == 1
+                first = names[owner[0]] if is_file else f"{first} in {names[owner[0]]}"
             is_held_out = first_is_validation and owner[0] == 0 < index
             reason = "held out, as" if is_held_out else "a copy of"
-            copies.append((owner[0], Skipped(part.label, f"{reason} {owner[1].label}{place}")))
+            copies.append((owner[0], Skipped(part.label, f"{reason} {first}")))
         if not kept:
             raise _nothing_left(names[index], names[copies[0][0]], first_is_validation and copies[0][0] == 0)
         skipped = (*listing.skipped, *(copy for _, copy in copies))
@@ -52,16 +56,20 @@ def without_copies(
     return kept_listings
 
 
-def notes_of_copies(listing: Listing, dtype: np.dtype[Any]) -> list[str]:
+def note_of_copies(listing: Listing, dtype: np.dtype[Any]) -> list[str]:
     """Name the parts of a listing that are copies and are read nevertheless."""
-    keys, seen, notes = _keys(listing.parts, dtype), dict[Key, str](), list[str]()
+    keys, seen, pairs = _keys(listing.parts, dtype), dict[Key, str](), list[str]()
     for part in listing.parts:
         key = keys[id(part)]
         if key is not None and (first := seen.setdefault(key, part.label)) != part.label:
-            notes.append(
-                f"{part.label} is a copy of {first}: what is held out of one is trained on in the other"
-            )
-    return notes
+            pairs.append(f"{part.label} of {first}")
+    if not pairs:
+        return []
+    more = ", ..." if len(pairs) > SHOWN_NAMES else ""
+    return [
+        f"{counted(len(pairs), 'file')} of the same content as another ({', '.join(pairs[:SHOWN_NAMES])}{more}): "
+        "what is held out of one is trained on in the other"
+    ]
 
 
 def _nothing_left(name: str, other: str, is_validation: bool) -> UserError:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mlx_amort.config.values import DataConfig, SourceConfig, ValidationSplit
-from mlx_amort.data.copies import notes_of_copies, without_copies
+from mlx_amort.data.copies import note_of_copies, without_copies
 from mlx_amort.data.corpus import Corpus, unit_name
 from mlx_amort.data.parts import DISK_DTYPES, Listing
 from mlx_amort.data.sources import list_source
@@ -80,7 +80,7 @@ def _list_all(sources: Sequence[SourceConfig], config: DataConfig, has_validatio
     _check_no_shared_files(names[has_validation:], listings[has_validation:])
     if config.raw and not has_validation:
         return [
-            _with_notes(listing, notes_of_copies(listing, DISK_DTYPES[config.dtype])) for listing in listings
+            _with_notes(listing, note_of_copies(listing, DISK_DTYPES[config.dtype])) for listing in listings
         ]
     kept = without_copies(listings, names, DISK_DTYPES[config.dtype], has_validation)
     return [_with_notes(kept[0], note_of_splits(names[has_validation:])), *kept[1:]]

@@ -24,6 +24,8 @@ from mlx_amort.files import expand_home
 # Installed packages differ from machine to machine and many systems leave the tests out.
 STDLIB_EXCLUDED = frozenset({"site-packages", "dist-packages", "test"})
 BINARY = "binary"
+# As the files of /proc and /sys are.
+SHORT = "shorter than its size says"
 RAW_HINT = "set data.raw=true to train on its bytes as they are"
 # What opening would wait for, or never end to read.
 _FORMS = (
@@ -94,9 +96,11 @@ def _list_file(path: Path, what: str, dtype: str, raw: bool) -> Listing:
         kind = kind_of(_head(path)) if dtype == "uint8" else None
         noted = f"{path.name} is {kind.name}: its bytes are read as they are (data.raw)" if kind else ""
         return Listing((part,), notes=(noted,) if noted else ())
-    head = _head(path)
+    head, size_bytes = _head(path), path.stat().st_size
+    if len(head) < min(size_bytes, HEAD_BYTES):
+        raise UserError(what, f"is {SHORT}", "copy its content to a file, and name that")
     if dtype != "uint8":
-        header_bytes = id_header_bytes(what, head, path.stat().st_size)
+        header_bytes = id_header_bytes(what, head, size_bytes)
         return Listing((_file_part(path, path.name, ID_BYTES, header_bytes),))
     kind = kind_of(head)
     if kind is not None:
@@ -167,6 +171,8 @@ def _list_folder(
 def _reason_to_skip(path: Path, label: str, part: FilePart, head: bytes, raw: bool) -> Skipped | None:
     if part.units == 0:
         return Skipped(label, "empty")
+    if len(head) < min(part.units, HEAD_BYTES):
+        return Skipped(label, SHORT)
     kind = None if raw else kind_of(head)
     if kind is not None:
         return Skipped(label, kind.name, kind.advice(str(path)))

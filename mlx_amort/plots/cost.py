@@ -41,8 +41,8 @@ FAR_CEILING = 2.5
 def cost_curve(record: Record, path: Path) -> None:
     """Two panels against bytes per step: step time with the fitted lines and their interval, and rate.
 
-    record: profile.json with its fit; its `chosen` configuration, when there is one, is ringed; its `held_out` rows
-    are drawn as open diamonds. A rejected cost model is drawn faintly, without interval and ceiling.
+    record: a profile's, with its cost model; its `chosen` configuration, when there is one, is ringed; its `holdout` is
+    drawn as open diamonds. A rejected cost model is drawn faintly, without interval and ceiling.
     """
     model = fitted_model_of(record)
     others = {

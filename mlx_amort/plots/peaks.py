@@ -25,7 +25,7 @@ LOG_FROM = 8.0
 def memory(record: Record, path: Path, estimates: Sequence[float | None] = ()) -> None:
     """Peak memory against rows B, a colour for each K, what did not fit, and the estimate beside the measured.
 
-    record: profile.json. estimates: bytes by the memory estimate, one for each of the record's rows, None where it has
+    record: a profile's. estimates: bytes by the memory estimate, one for each of its measurements, None where it has
     none. Points of one B and another K lie around each other: the peak of a window does not know K.
     """
     peaks = peaks_of(record, estimates)

@@ -21,7 +21,7 @@ from mlx_amort.plots.lettering import binary_bytes
 def residuals(record: Record, path: Path) -> None:
     """Every point's error, fitted and left out, one line per configuration; held-out predictions below them.
 
-    record: profile.json with its fit. Rows are ordered by optimizer, then by bytes per step.
+    record: a profile's, with its cost model. Rows are ordered by optimizer, then by bytes per step.
     """
     model, held_out = fitted_model_of(record), held_out_of(record)
     fitted = sorted(model.points, key=lambda point: (point.optimizer, point.bytes_per_step, point.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from mlx_amort.errors import UserError
 from mlx_amort.train.run import Run
 
 MOST_OF_THE_TIME = 0.01
@@ -20,6 +21,7 @@ _OF_DRAWING = (
     OSError,
     RuntimeError,
     TypeError,
+    UserError,
     ValueError,
 )
 

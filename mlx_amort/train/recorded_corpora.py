@@ -50,7 +50,9 @@ def fixed_changes(saved: Config, config: Config) -> list[str]:
     """What differs and may not; where the corpora lie may, for their content is held against the record."""
     there = config.data
     sources = saved.data.sources
-    if [source.weight for source in sources] == [source.weight for source in there.sources]:
+    has_same_shares = [source.weight for source in sources] == [source.weight for source in there.sources]
+    # The only corpus has all the rows, whatever its weight.
+    if has_same_shares or len(sources) == len(there.sources) == 1:
         sources = there.sources
     validation = there.validation if saved.data.validation and there.validation else saved.data.validation
     moved = dataclasses.replace(saved.data, sources=sources, validation=validation)

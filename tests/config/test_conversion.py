@@ -35,6 +35,8 @@ from mlx_amort.errors import UserError
         ("step.activation_checkpointing= on ", "step", "activation_checkpointing", True),
         ("data.sources= [a] ", "data", "sources", (SourceConfig("a"),)),
         ("data.sources=a.txt", "data", "sources", (SourceConfig("a.txt"),)),
+        ("data.validation=a.txt:7", "data", "validation", "a.txt:7"),
+        ("data.raw=true", "data", "raw", True),
         ("data.sources=[a:0.7, b/]", "data", "sources", (SourceConfig("a", 0.7), SourceConfig("b/"))),
     ],
 )

@@ -76,6 +76,10 @@ def configs(draw: st.DrawFn) -> Config:
         data=DataConfig(
             sources=tuple(draw(st.lists(st.builds(SourceConfig, path, fractions), min_size=1, max_size=3))),
             validation_fraction=draw(fractions),
+            validation_split=one(get_type_hints(DataConfig)["validation_split"]),
+            # What reads as null is no name; a run saves whole paths.
+            validation=draw(st.none() | path.filter(lambda name: name.lower() not in ("null", "none", "~"))),
+            raw=draw(st.booleans()),
         ),
         run=RunConfig(
             steps=steps, bytes=None if steps else draw(st.none() | positive), sample_prompt=draw(st.text())
@@ -166,6 +170,8 @@ def test_a_relative_corpus_of_a_file_is_looked_for_from_its_folder(tmp_path: Pat
     file.write_text("data:\n  sources: [a.txt:2, /b, ~/c, builtin:docs]\n", encoding="utf-8")
     found = [source.path for source in resolve(file=file).data.sources]
     assert found == [str(tmp_path / "a.txt"), "/b", "~/c", "builtin:docs"]
+    (tmp_path / "a.txt:2").touch()
+    assert resolve(file=file).data.sources[0] == SourceConfig(str(tmp_path / "a.txt:2"))
     here = resolve(file=file, overrides=["data.sources=a.txt"])
     assert here.data.sources == (SourceConfig("a.txt"),)
 

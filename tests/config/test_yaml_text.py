@@ -26,6 +26,7 @@ from mlx_amort.errors import UserError
         ("step:\n  batch: true\n", "must be a whole number"),
         ("preset: [demo]\n", "must be text or null"),
         ("data:\n  sources: [{path: a, wieght: 2}]\n", "no such key; did you mean 'weight'"),
+        ("data:\n  sources: [{path: a, given: b}]\n", "no such key"),
         ("data:\n  sources: [{weight: 2}]\n", "must be PATH"),
         ("data:\n  sources: {path: a}\n", "must be a list"),
         ("run:\n  sample_prompt: null\n", "must be text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import zlib
 from pathlib import Path
@@ -60,6 +61,60 @@ def test_json_holds_a_card_a_corpus(corpus: str) -> None:
     assert result.exit_code == 0, result.output
     first, second = json.loads(result.output)["corpora"]
     assert (first["name"], first["units"], second["name"]) == (corpus, 610, "builtin:docs")
+
+
+def test_what_is_left_out_is_named_with_what_makes_text_of_it(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / corpus / "d.txt.gz").write_bytes(gzip.compress(b"text" * 50))
+    (tmp_path / corpus / "copy.txt").write_bytes((tmp_path / corpus / "a.txt").read_bytes())
+    lines = CliRunner().invoke(command, [corpus]).output.splitlines()
+    assert [line for line in lines if "left out" in line] == [
+        "  left out    c.bin: binary",
+        "  left out    d.txt.gz: gzip-compressed; make text of it: gzip -dc < corpus/d.txt.gz > corpus/d.txt",
+        "  left out    copy.txt: a copy of a.txt",
+    ]
+
+
+def test_a_validation_corpus_has_a_card_of_its_own(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "held_out.txt").write_text("held out. " * 30)
+    arguments = [corpus, "--validation", "held_out.txt"]
+    output = CliRunner().invoke(command, arguments).output
+    assert "  split       all 610 to train on\n" in output and "  split       all 300 held out\n" in output
+    assert output.count("zlib -9") == 1
+    first, second = json.loads(CliRunner().invoke(command, [*arguments, "--json"]).output)["corpora"]
+    assert (first["zlib_bits"], first["validation_units"], second["train_units"]) == (None, 0, 0)
+    assert "weight" in first and "weight" not in second
+
+
+def test_a_split_and_a_script_without_spaces_are_told(corpus: str, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / corpus / f"{part}.txt").write_text(
+            "这是一个没有空格的文字" * 300 + part, encoding="utf-8"
+        )
+    output = CliRunner().invoke(command, [corpus]).output
+    assert "  note        train.txt and test.txt are both trained on: " in output
+    assert "of the boundaries of corpus get no slot; model.patch_stride=2 leaves 0%" in output
+    notes = json.loads(CliRunner().invoke(command, [corpus, "--json"]).output)["corpora"][0]["notes"]
+    assert len(notes) == 2
+
+
+def test_bytes_of_any_kind_are_read_on_purpose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(range(256)) * 9))
+    assert isinstance(CliRunner().invoke(command, ["a.gz"]).exception, UserError)
+    result = CliRunner().invoke(command, ["a.gz", "--raw"])
+    assert result.exit_code == 0
+    assert (
+        "  note        a.gz is gzip-compressed: its bytes are read as they are (data.raw)\n" in result.output
+    )
+
+
+def test_the_split_is_told_and_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("some words. " * 20_000)
+    output = CliRunner().invoke(command, ["a.txt"]).output
+    assert "  split       228,000 to train on, 12,000 held out: in 2 blocks spread over it\n" in output
+    output = CliRunner().invoke(command, ["a.txt", "--validation-split", "tail"]).output
+    assert "  split       228,000 to train on, 12,000 held out: its end\n" in output
 
 
 def test_weights_are_spelled_as_for_train(corpus: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import socket
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.values import DataConfig, SourceConfig
 from mlx_amort.data.corpus import Corpus
 from mlx_amort.data.kinds import is_text
@@ -123,6 +128,12 @@ def test_the_standard_library_is_built_in_without_its_tests_and_packages() -> No
         ("tiny.txt", "uint8", ["has 30 bytes", "holds out 1 where 2"]),
         ("none", "uint8", ["no text file", "1 left out: x.bin: binary"]),
         ("/dev/null", "uint8", ["is a device"]),
+        ("loop", "uint8", ["loop", "symbolic links"]),
+        ("~nosuchuser/x", "uint8", ["there is no user named nosuchuser"]),
+        ("x" * 5000, "uint8", ["File name too long"]),
+        ("words.txt/deeper", "uint8", ["Not a directory"]),
+        ("empty", "uint8", ["has no text file in it;"]),
+        ("packed", "uint8", ["a.gz: gzip-compressed", "gzip -dc < packed/a.gz > packed/a.txt"]),
     ],
 )
 def test_mistakes_are_told(
@@ -132,6 +143,9 @@ def test_mistakes_are_told(
         tmp_path,
         {"words.txt": b"words " * 99, "odd.bin": b"abc", "tiny.txt": b"." * 30, "none/x.bin": b"\0\1"},
     )
+    write_all(tmp_path, {"packed/a.gz": gzip.compress(b"text")})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
         open_corpus(path, dtype, 0.05)
@@ -149,6 +163,67 @@ def test_a_file_that_changes_or_goes_away_is_told(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(UserError, match="No such file"):
         corpus.read(0, 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes or sockets on this system to be refused")
+def test_what_has_no_end_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+    for name in ("pipe", "socket"):
+        with pytest.raises(UserError, match=f"is a {name}; write it to a file, and name that"):
+            open_corpus(name, "uint8", 0.5)
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")]
+)
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    write_all(tmp_path, {"locked/a.txt": b"text" * 9, "b.txt": b"more text" * 9})
+
+    def refused(path: str | Path, scandir: Callable[..., Any] = os.scandir) -> Any:
+        if str(path).endswith("locked"):
+            error.filename = str(path)
+            raise error
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UserError, match=rf"locked': cannot be read \({error.strerror}\)"):
+        open_corpus(str(tmp_path / "locked"), "uint8", 0.5)
+    corpus = open_corpus(str(tmp_path), "uint8", 0.5)
+    assert [(left.path, left.reason) for left in corpus.skipped] == [
+        ("locked", f"cannot be read ({error.strerror})")
+    ]
+
+
+def test_a_name_with_a_colon_that_exists_goes_before_a_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all(tmp_path, {"log": b"log " * 99, "talk 12:30": b"talk " * 99, "log:7": b"seven " * 99})
+    monkeypatch.chdir(tmp_path)
+
+    def opened(text: str) -> tuple[Corpus, float]:
+        source = parse_source(text)
+        return open_corpora(DataConfig((source,))).training[0], source.weight
+
+    talk, weight = opened("talk 12:30")
+    assert (whole(talk)[:5], weight, talk.notes) == (b"talk ", 1.0, ())
+    both, weight = opened("log:7")
+    assert (whole(both)[:6], weight) == (b"seven ", 1.0)
+    assert both.notes == ("'log:7' is read as the file of that name; for 'log' with weight 7 write log:7.0",)
+    log, weight = opened("log:7.0")
+    assert (whole(log)[:4], weight) == (b"log ", 7.0)
+    for text in ("talk 12:01", "gone:1", "gone:3", "~gone:2"):
+        with pytest.raises(UserError) as caught:
+            opened(text)
+        name, _, number = text.rpartition(":")
+        assert f"'{name}'" in str(caught.value)
+        assert name.startswith("~") or f"none named '{name}:{number}'" in str(caught.value)
+    with pytest.raises(UserError, match="corpus 'gone': cannot be read"):
+        opened("gone")
 
 
 def test_two_sources_may_not_share_a_file(tmp_path: Path) -> None:

@@ -1,16 +1,14 @@
-"""Records of profiles and logs of runs, made up by formulas."""
+"""Records of profiles and logs of runs, made up by formulas; what a profile's record holds is fitted here by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from mlx_amort.cost.configuration import Measurement
-from mlx_amort.cost.fields import Fields
-from mlx_amort.cost.time.fitting import fit_rows
+from numpy.typing import NDArray
 
 Record = dict[str, Any]
 
@@ -18,6 +16,7 @@ SEQ = 64
 C0_S = {"muon": 0.35, "adamw": 0.12}
 C1_S_PER_BYTE = 2.3e-5
 WINDOW_S = 0.02
+T_QUANTILE = 2.0
 
 
 def profile(noise: float = 0.0, window_s: float = WINDOW_S, count: int = 40, seed: int = 0) -> Record:
@@ -27,8 +26,7 @@ def profile(noise: float = 0.0, window_s: float = WINDOW_S, count: int = 40, see
     rows = [row_of(batch, chunks, name, window_s) for name in C0_S for batch, chunks in sizes]
     for row in rows:
         row["step_s"] *= 1 + noise * random.standard_normal()
-        row["samples_s"] = [row["step_s"]]
-    return fitted(rows[:count])
+    return fitted(rows[:count], "window" if window_s else None)
 
 
 def row_of(batch: int, chunks: int, optimizer: str, window_s: float = WINDOW_S) -> Record:
@@ -45,24 +43,78 @@ def row_of(batch: int, chunks: int, optimizer: str, window_s: float = WINDOW_S) 
         "precision": "fp32",
         "activation_checkpointing": False,
         "bytes_per_step": size,
+        "windows_per_step": -(-chunks // 2),
         "step_s": step_s,
-        "samples_s": [step_s],
         "peak_bytes": 10**8 + 2 * 10**7 * batch * min(chunks, 2),
         "status": "ok",
     }
 
 
-def fitted(rows: list[Record]) -> Record:
+def fitted(rows: list[Record], unit: str | None = None, form: str = "affine") -> Record:
     """A record of rows with their cost model, a model and a machine, and the row in the middle chosen."""
-    chosen = {
-        key: rows[len(rows) // 2][key] for key in rows[0] if key not in ("step_s", "samples_s", "peak_bytes")
-    }
+    chosen = {**rows[len(rows) // 2], "step_s": None}
     return {
         "measurements": rows,
-        "cost_model": fit_rows([Measurement.from_fields(Fields(row, "made")) for row in rows]).to_record(),
+        "cost_model": cost_model_of(rows, unit, form),
+        "holdout": [],
         "chosen": chosen,
         "model": {"preset": "demo", "parameters": 1234567},
         "machine": {"processor": "a processor", "cores": 2, "backend": "cpu"},
+    }
+
+
+def design_of(rows: Sequence[Record], unit: str | None) -> NDArray[np.float64]:
+    """Columns of relative least squares: one for each optimizer, T, and units per step, all over the time."""
+    columns = [[float(row["optimizer"] == name) for row in rows] for name in optimizers_of(rows)]
+    columns.append([row["bytes_per_step"] for row in rows])
+    if unit:
+        columns.append([row["windows_per_step"] for row in rows])
+    step_s = np.array([row["step_s"] for row in rows], dtype=np.float64)
+    return np.asarray(np.array(columns, dtype=np.float64).T / step_s[:, None], dtype=np.float64)
+
+
+def optimizers_of(rows: Sequence[Record]) -> list[str]:
+    """The optimizers of rows, in order."""
+    return list(dict.fromkeys(row["optimizer"] for row in rows))
+
+
+def cost_model_of(rows: Sequence[Record], unit: str | None, form: str) -> Record:
+    """The cost model of a profile's record: relative least squares, with T_QUANTILE standard errors as intervals."""
+    design, names = design_of(rows, unit), optimizers_of(rows)
+    found = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)[0]
+    errors = design @ found - 1
+    scale = np.sqrt(errors @ errors / (len(rows) - len(found)))
+    halves = T_QUANTILE * scale * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    intervals = [[value - half, value + half] for value, half in zip(found, halves, strict=True)]
+    c1, place = found[len(names)], len(names)
+    points = [
+        {
+            **row,
+            "measured_s": row["step_s"],
+            "predicted_s": row["step_s"] * (1 + error),
+            "relative_error": error,
+            "leave_one_out_error": 1.2 * error,
+        }
+        for row, error in zip(rows, errors, strict=True)
+    ]
+    third = {"unit": unit, "s": found[-1], "interval_s": intervals[-1]} if unit else None
+    return {
+        "c0_s": dict(zip(names, found, strict=False)),
+        "c1_us_per_byte": 1e6 * c1,
+        "third_term": third,
+        "ceiling_bytes_per_s": 1 / c1 if c1 > 0 and form != "rejected" else None,
+        "max_relative_error": float(np.abs(errors).max()),
+        "leave_one_out_error": 1.2 * float(np.abs(errors).max()),
+        "confidence": 0.95,
+        "intervals": {
+            "c0_s": dict(zip(names, intervals, strict=False)),
+            "c1_us_per_byte": [1e6 * bound for bound in intervals[place]],
+        },
+        "form": form,
+        "is_doubtful": False,
+        "points": points,
+        "slower_visits": [],
+        "kept_out": [],
     }
 
 

@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 
 from mlx_amort import plots
 from mlx_amort.cost.profile_file import read_profile
-from mlx_amort.cost.time.student_t import t_quantile
+from mlx_amort.cost.time.fitting import refit
 from mlx_amort.plots.configurations import fitted_model_of, key_of, not_fitted_of, peaks_of
 from mlx_amort.plots.cost import interval_s
 from tests.plots.conftest import Draw
-from tests.plots.made import fitted, legend_of, profile, row_of, y_of
+from tests.plots.made import T_QUANTILE, design_of, fitted, legend_of, profile, row_of, y_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 GRID = Path(__file__).parents[1] / "data" / "published_grid.csv"
@@ -71,7 +71,7 @@ def test_bytes_have_ticks_at_powers_of_two_and_points_keep_off_the_corner(draw: 
 def test_a_rejected_cost_model_is_drawn_faintly_without_interval_and_ceiling(draw: Draw) -> None:
     held = draw(plots.cost_curve, fitted(FOUR))
     rejected = [{**row, "step_s": 20.0 - row["batch"] / 10} for row in FOUR]
-    faint = draw(plots.cost_curve, fitted(rejected))
+    faint = draw(plots.cost_curve, fitted(rejected, form="rejected"))
     assert "rejected" in faint.axes[0].get_title(loc="left")
     strong, weak = (line_of(figure.axes[0], "muon: ") for figure in (held, faint))
     assert (weak.get_alpha() or 1) < 0.5 < (strong.get_alpha() or 1)
@@ -80,20 +80,19 @@ def test_a_rejected_cost_model_is_drawn_faintly_without_interval_and_ceiling(dra
     assert not any("ceiling" in text for text in legend_of(faint))
 
 
-def test_the_band_is_the_interval_of_the_line() -> None:
-    rows = profile(0.02, window_s=0.0, count=20)["measurements"]
-    model = fitted_model_of(fitted(rows))
-    sizes = np.array([64.0, 1000.0, 40000.0])
-    found = interval_s(model, "muon", 1, sizes)
-    assert found is not None and model.unit is None
-    t = np.array([row["step_s"] for row in rows])
-    columns = np.column_stack([np.ones(len(rows)), [row["bytes_per_step"] for row in rows]]) / t[:, None]
-    covariance = np.linalg.inv(columns.T @ columns)
-    errors = columns @ np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)[0] - 1
-    degrees = len(rows) - 2
-    x = np.column_stack([np.ones(3), sizes])
-    spread = np.sqrt(np.einsum("ni,ij,nj->n", x, covariance, x) * (errors @ errors) / degrees)
-    np.testing.assert_allclose(found, t_quantile(0.95, degrees) * spread, rtol=1e-6)
+@pytest.mark.parametrize(("unit", "window_s"), [(None, 0.0), ("window", 0.02)])
+def test_the_band_is_the_interval_of_the_line(unit: str | None, window_s: float) -> None:
+    record = profile(0.02, window_s)
+    rows, sizes = record["measurements"], np.array([64.0, 1000.0, 40000.0])
+    found = interval_s(fitted_model_of(record), "adamw", 2, sizes)
+    design = design_of(rows, unit)
+    errors = design @ np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)[0] - 1
+    variance = errors @ errors / (len(rows) - design.shape[1])
+    # Of Muon and AdamW, T, and two windows.
+    x = np.column_stack([np.zeros(3), np.ones(3), sizes, *([np.full(3, 2.0)] if unit else [])])
+    spread = np.sqrt(variance * np.einsum("ni,ij,nj->n", x, np.linalg.inv(design.T @ design), x))
+    assert found is not None
+    np.testing.assert_allclose(found, T_QUANTILE * spread, rtol=1e-6)
 
 
 @pytest.mark.parametrize("c0_s", [0.1, -0.02, 0.0005])
@@ -107,23 +106,28 @@ def test_a_ceiling_is_drawn_where_it_flattens_nothing(c0_s: float, draw: Draw) -
     assert fastest <= rates.get_ylim()[1] <= 3 * fastest
 
 
-@pytest.mark.parametrize("window", [2, 4])
-def test_fitted_points_are_not_drawn_as_not_fitted(window: int) -> None:
-    rows = [{**row, "precision": "bf16"} for row in FOUR]
-    others = [{**row, "window": window, "precision": "fp32"} for row in FOUR[:2]]
-    assert len(not_fitted_of(fitted([*rows, *others]))) == 2
+def test_rows_of_another_setting_are_drawn_as_not_fitted_and_rows_without_a_good_time_not_at_all() -> None:
+    record = fitted(FOUR)
+    other, scattered = {**FOUR[0], "window": 4}, {**FOUR[1], "precision": "bf16"}
+    record["measurements"] = [*FOUR, other, scattered]
+    record["cost_model"]["kept_out"] = [
+        {**other, "reason": "window is 4, not 2"},
+        {**scattered, "reason": "status is 'scattered'"},
+    ]
+    (found,) = not_fitted_of(record)
+    assert found.measured_s == other["step_s"] and found.predicted_s is None
 
 
-def test_a_row_of_another_window_or_precision_is_another_row() -> None:
-    row = {"batch": 8, "chunks": 4, "window": 2, "seq": 64, "optimizer": "muon", "precision": "bf16"}
-    others = [{**row, "window": 4}, {**row, "precision": "fp32"}, {**row, "accum": 2}]
+def test_a_row_of_another_window_or_precision_is_another_configuration() -> None:
+    row = FOUR[0]
+    others = [{**row, "window": 4}, {**row, "precision": "bf16"}, {**row, "accum": 2}]
     assert len({key_of(each) for each in (row, *others)}) == 4
-    assert key_of({**row, "window": "2", "batch": "8", "precision": " bf16"}) == key_of(row)
+    assert key_of({**row, "step_s": 9.0}) == key_of(row)
 
 
 def test_residuals_say_how_their_rows_are_ordered(draw: Draw) -> None:
     record = profile(0.01)
-    record["held_out"] = [{**FOUR[0], "predicted_s": 0.4, "measured_s": 0.41}]
+    record["holdout"] = [{**FOUR[0], "predicted_s": 0.4, "measured_s": 0.41}]
     (axis,) = draw(plots.residuals, record).axes
     assert axis.get_ylabel() == "ordered by optimizer, then by bytes per step T"
     names = [label.get_text() for label in axis.get_yticklabels()][::-1]
@@ -156,6 +160,11 @@ def test_peaks_stand_at_their_rows_with_the_estimate_beside_them(draw: Draw) -> 
 
 
 def test_figures_of_a_csv_are_drawn(tmp_path: Path) -> None:
-    record = read_profile(GRID).to_record()
+    published = read_profile(GRID)
+    refit(published)
+    record = published.to_record()
+    plots.cost_curve(record, tmp_path / "cost.png")
+    plots.residuals(record, tmp_path / "residuals.png")
     plots.memory(record, tmp_path / "memory.png")
-    assert (tmp_path / "memory.png").read_bytes().startswith(PNG)
+    assert all(file.read_bytes().startswith(PNG) for file in tmp_path.iterdir())
+    assert len(peaks_of(record)) == 13

@@ -28,8 +28,13 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "no such backend", "TkAgg"])
-@pytest.mark.parametrize("settings", ["text.usetex: True\n", "font.family: nowhere\nlines.linewidth: 9\n"])
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [
+        ("module://matplotlib_inline.backend_inline", "text.usetex: True\n"),
+        ("no such backend", "font.family: nowhere\nlines.linewidth: 9\n"),
+    ],
+)
 def test_an_inherited_backend_and_matplotlibrc_do_not_matter(
     backend: str, settings: str, tmp_path: Path
 ) -> None:

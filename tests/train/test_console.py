@@ -183,6 +183,23 @@ def test_a_terminal_has_one_moving_line_and_standing_ones_between(monkeypatch: p
     assert moving and all(len(piece.replace("\x1b[K", "")) < 100 for piece in moving)
 
 
+@pytest.mark.parametrize("setting", [("TERM", "dumb"), ("NO_COLOR", "1"), ("COLUMNS", "40")])
+def test_a_terminal_that_cannot_replace_a_line_has_whole_plain_ones(
+    setting: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100"), setting):
+        monkeypatch.setenv(name, value)
+    printed = Terminal()
+    console = Console(printed, printed)
+    for step in range(1, 4):
+        console.step(row_of(step))
+    console.steps_ended()
+    # The first at once, the last when the steps end; no other within five seconds.
+    lines = printed.getvalue().splitlines()
+    assert [line.split("/")[0] for line in lines] == ["step 1", "step 3"]
+    assert all(" left  peak " in line for line in lines) and "\x1b" not in printed.getvalue()
+
+
 def printed_by(tmp_path: Path, **how: bool) -> tuple[str, str]:
     run = new_run(tiny_config(write_text(tmp_path), eval_every=2), tmp_path / "run", ["test"])
     progress, outcome = io.StringIO(), io.StringIO()
