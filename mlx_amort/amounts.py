@@ -11,6 +11,8 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 # An exabyte squared: above any file, memory or budget, and below where floats end.
 _LARGEST_AMOUNT = 1e36
 _SHOWN_CHARACTERS = 80
+# Nobody's memory is less than a megabyte; a plain number below it lacks its unit.
+_LEAST_MEMORY = 10**6
 _AMOUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)")
 
 
@@ -43,6 +45,18 @@ def parse_size(text: str, name: str = "size") -> int:
     if round(amount) < 1:
         raise UserError(f"{name} {text!r}", "is not at least one byte", "give one such as 2.006e9")
     return round(amount)
+
+
+def parse_memory(text: str, name: str) -> int:
+    """Bytes of memory meant by a text; a small number without a unit is asked for one: 16 is no memory.
+
+    Units: bytes. Raises: UserError as `parse_size`.
+    """
+    amount = parse_size(text, name)
+    number = text.strip()
+    if amount < _LEAST_MEMORY and number[-1:].isdigit():
+        raise UserError(f"{name} {number}", "has no unit", f"write {number}GB or {number}MB")
+    return amount
 
 
 def shorten(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_amort.amounts import format_duration, format_size, parse_size, percent, printable_lines
+from mlx_amort.amounts import format_duration, format_size, parse_memory, parse_size, percent, printable_lines
 from mlx_amort.errors import UserError
 
 
@@ -30,6 +30,19 @@ def test_amounts_are_understood(text: str, amount: int) -> None:
 def test_what_is_no_amount_is_refused_by_option(text: str) -> None:
     with pytest.raises(UserError, match="--memory"):
         parse_size(text, "--memory")
+
+
+@pytest.mark.parametrize("text", ["16", " 48 ", "0.5e3", "999999"])
+def test_memory_without_a_unit_is_asked_for_one(text: str) -> None:
+    with pytest.raises(UserError, match=r"--memory .* has no unit; write .*GB or .*MB"):
+        parse_memory(text, "--memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("16GB", 16 * 10**9), ("8m", 8 * 10**6), ("16000000000", 16 * 10**9)]
+)
+def test_memory_with_a_unit_or_in_bytes_is_taken(text: str, amount: int) -> None:
+    assert parse_memory(text, "--memory") == amount
 
 
 def test_sizes_keep_three_digits() -> None:

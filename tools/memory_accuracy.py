@@ -1,8 +1,7 @@
 """Hold the memory estimate against measured steps: `python tools/memory_accuracy.py`; the table of docs/memory.md.
 
-Each configuration runs two real steps in a process of its own. The first list was looked at while the estimator was
-built, and so was what all seeds but the last draw: each was measured unseen, and most showed where the estimator was
-wrong. What the last seed draws was measured after the last change to it.
+Each configuration runs two real steps in a process of its own. The formulas were built on the first list. `--seed`
+draws the other: a new seed draws one that nothing was fitted to. tools/fit_memory.py --judge reads what --out keeps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.worker_process import run_worker
 from mlx_amort.cost.memory.estimate import estimate
 
-SEEN_SEEDS, HELD_OUT_SEED = (5, 6, 7, 8, 9, 10, 11, 12), 13
+HELD_OUT_SEED = 22
 DRAWN = 16
 # Never measure what might not fit beside other programs, or takes minutes a step.
 MOST_BYTES = 18_000_000_000
@@ -52,17 +51,10 @@ BUILDING = (
 
 
 def building() -> Iterator[Config]:
-    """The configurations that the estimator was built on."""
+    """The configurations that the formulas were built on."""
     for line in BUILDING:
         preset, *overrides = line.split()
         yield resolve(preset=preset, overrides=overrides)
-    for seed in SEEN_SEEDS:
-        yield from drawn(seed)
-
-
-def held_out() -> Iterator[Config]:
-    """The configurations that it is judged by."""
-    yield from drawn(HELD_OUT_SEED)
 
 
 def drawn(seed: int) -> Iterator[Config]:
@@ -133,13 +125,27 @@ def read_measured(file: Path | None) -> dict[str, dict[str, int]]:
     return {json.dumps(record["config"]): record["measured"] for record in records}
 
 
+def report(name: str, config: Config, measured: dict[str, int]) -> float:
+    """Print a row of the table; estimate / measured."""
+    found = estimate(config)
+    ratio = found.peak_bytes / measured["peak"]
+    phases = [found.phase_bytes[phase] / measured[phase] for phase in ("window", "update")]
+    print(
+        f"| {name} | {describe(config)} | {config.model.parameters:,} | {found.peak_bytes / 1e6:,.0f} | "
+        f"{measured['peak'] / 1e6:,.0f} | {ratio:.3f} | {phases[0]:.3f} | {phases[1]:.3f} |",
+        flush=True,
+    )
+    return ratio
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--list", choices=("building", "held-out", "both"), default="both")
+    parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="what draws the held-out list")
     parser.add_argument("--repeat", type=int, default=1, help="measure each so many times, to see the spread")
-    parser.add_argument("--out", type=Path, help="append a JSON line a measurement to this file")
+    parser.add_argument("--out", type=Path, help="append a JSON line per measurement to this file")
     parser.add_argument(
         "--measured", type=Path, help="take from such a file what it has, and measure the rest"
     )
@@ -153,30 +159,19 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|", flush=True)
     known = read_measured(arguments.measured)
     ratios: dict[str, list[float]] = {}
-    lists = {"building": building, "held-out": held_out}
+    lists = {"building": list(building()), "held-out": list(drawn(arguments.seed))}
     for name, configs in lists.items():
         if arguments.list not in (name, "both"):
             continue
-        for config in configs():
-            for _ in range(arguments.repeat):
-                found = estimate(config)
-                measured = known.get(json.dumps(to_dict(config)))
-                is_new = measured is None
-                if measured is None:
-                    measured = measured_bytes(config, machine["memory_bytes"])
-                ratio = found.peak_bytes / measured["peak"]
-                ratios.setdefault(name, []).append(ratio)
-                phases = [found.phase_bytes[phase] / measured[phase] for phase in ("window", "update")]
-                print(
-                    f"| {name} | {describe(config)} | {config.model.parameters:,} | {found.peak_bytes / 1e6:,.0f} | "
-                    f"{measured['peak'] / 1e6:,.0f} | {ratio:.3f} | {phases[0]:.3f} | {phases[1]:.3f} |",
-                    flush=True,
-                )
-                if arguments.out and is_new:
+        for config in configs * arguments.repeat:
+            record = to_dict(config)
+            measured = known.get(json.dumps(record))
+            if measured is None:
+                measured = measured_bytes(config, machine["memory_bytes"])
+                if arguments.out:
                     with arguments.out.open("a", encoding="utf-8") as file:
-                        file.write(
-                            json.dumps({"list": name, "config": to_dict(config), "measured": measured}) + "\n"
-                        )
+                        file.write(json.dumps({"list": name, "config": record, "measured": measured}) + "\n")
+            ratios.setdefault(name, []).append(report(name, config, measured))
     everything = [ratio for values in ratios.values() for ratio in values]
     print()
     for name, values in {**ratios, "all": everything}.items():

@@ -7,16 +7,16 @@ from pathlib import Path
 from mlx_amort.errors import UserError
 
 
-def checkpoint_of(run: Path, step: int | None, best: bool) -> Path:
+def checkpoint_of(run: Path, step: int | None, is_best: bool = False) -> Path:
     """The folder of a run's checkpoint: at a step, of its best validation, or the newest.
 
-    Raises: UserError naming the steps there are, and for a step and the best together.
+    Raises: UserError naming the steps there are, or how a run keeps its best.
     """
     from mlx_amort.train.checkpoint_folders import best_checkpoint, complete_checkpoints, newest_checkpoint
 
-    if best and step is not None:
-        raise UserError("--best", "a step is named too", "give one of --best and --checkpoint")
-    if best:
+    if is_best and step is not None:
+        raise UserError("--best and --checkpoint", "each names a checkpoint", "give one of them")
+    if is_best:
         return best_checkpoint(run)
     newest = newest_checkpoint(run)
     if step is None:

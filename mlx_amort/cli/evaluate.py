@@ -33,7 +33,7 @@ from mlx_amort.errors import printable
     metavar="STEP",
     help="The checkpoint of this step. Without: the newest.",
 )
-@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
+@click.option("--best", is_flag=True, help="The checkpoint of the best validation (run.keep_best).")
 @click.option("--whole", is_flag=True, help="Score all of the text, not only the part that is held out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(

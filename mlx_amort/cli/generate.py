@@ -64,7 +64,7 @@ STANDARD_INPUT = "-"
     metavar="STEP",
     help="The checkpoint of this step. Without: the newest.",
 )
-@click.option("--best", is_flag=True, help="Take the state of the best validation (run.keep_best).")
+@click.option("--best", is_flag=True, help="The checkpoint of the best validation (run.keep_best).")
 @click.option("--json", "as_json", is_flag=True, help="Print text, bytes (base64) and settings as JSON.")
 def command(
     run: Path,

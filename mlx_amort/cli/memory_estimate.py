@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from mlx_amort.amounts import format_size, parse_size
+from mlx_amort.amounts import format_size, parse_memory
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.memory_tables import (
     COMMON_SIZES_GB,
@@ -23,7 +23,7 @@ from mlx_amort.config.presets import DEFAULT_PRESET, preset_names
 from mlx_amort.config.reading import resolve, to_dict
 from mlx_amort.config.values import Config, OptimizerName, Precision
 from mlx_amort.cost.measure.worker_process import run_worker
-from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, with_step
+from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, recommend, room_bytes, with_step
 from mlx_amort.cost.memory.estimate import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.errors import UserError
 from mlx_amort.ops.constants import Backend
@@ -33,7 +33,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")
 
 
 @click.command()
-@click.option("--memory", metavar="48GB", help="Add the most rows that fit this much, with each lever.")
+@click.option("--memory", metavar="48GB", help="What to take on a machine with this much memory.")
 @click.option("--measure", is_flag=True, help="Run two real steps in a process of their own, and compare.")
 @click.option(
     "--backend",
@@ -52,7 +52,7 @@ def command(
     Without a configuration: every preset against what lowers its peak, and what fits common memory sizes.
     With the flags of `train`: that configuration by parts. Only --measure allocates anything.
     """
-    memory_bytes = parse_size(memory, "--memory") if memory is not None else None
+    memory_bytes = parse_memory(memory, "--memory") if memory is not None else None
     if not requested.gives_anything:
         if measure:
             raise UserError(
@@ -72,7 +72,7 @@ def command(
     found = estimate(config, backend)
     record = _as_record(config, found)
     if memory_bytes is not None:
-        record["largest_batches"] = _levers_record(config, memory_bytes, backend)
+        record |= _fitting_record(config, memory_bytes, backend)
     if measure:
         record["measured"] = measured(config)
         record["estimate_over_measured"] = (
@@ -83,7 +83,7 @@ def command(
         return
     click.echo(describe_estimate(config, found))
     if memory_bytes is not None:
-        click.echo(f"\n{describe_budget(config, memory_bytes, record['largest_batches'])}")
+        click.echo(f"\n{describe_budget(memory_bytes, record)}")
     if measure:
         ratio = record["estimate_over_measured"]
         peak = format_size(record["measured"]["peak_bytes"])
@@ -99,7 +99,11 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
     fits = [
         {
             config.preset or "": tuple(
-                largest_batch(with_step(config, activation_checkpointing=recomputes), size, backend)
+                largest_batch(
+                    with_step(config, activation_checkpointing=recomputes),
+                    size - room_bytes(size, backend),
+                    backend,
+                )
                 for recomputes in (False, True)
             )
             for config in configs
@@ -108,7 +112,7 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
     ]
     if not as_json:
         click.echo(describe_presets(configs, peaks, backend))
-        click.echo(f"\n{describe_fits(configs, sizes, fits)}")
+        click.echo(f"\n{describe_fits(configs, sizes, fits, room_bytes(100, backend))}")
         return
     rows = [
         {
@@ -168,13 +172,39 @@ def _with_levers(config: Config, optimizer: OptimizerName, precision: Precision,
     return with_step(config, precision=precision, activation_checkpointing=recomputes)
 
 
-def _levers_record(config: Config, memory_bytes: int, backend: Backend) -> list[dict[str, Any]]:
+def _fitting_record(config: Config, memory_bytes: int, backend: Backend) -> dict[str, Any]:
+    """What fits a machine: its room, what is recommended, and the most rows with each combination of levers."""
+    room = room_bytes(memory_bytes, backend)
+    limit = memory_bytes - room
+    way = recommend(config, limit, backend)
+    recommended = None
+    if way is not None:
+        step = way.config.step
+        recommended = {
+            "batch": step.batch,
+            "accum": step.accum,
+            "window": step.effective_window,
+            "precision": step.precision,
+            "activation_checkpointing": step.activation_checkpointing,
+            "peak_bytes": way.peak_bytes,
+            "largest_batch": largest_batch(way.config, limit, backend),
+            "command": way.command,
+        }
+    return {
+        "memory_bytes": memory_bytes,
+        "room_bytes": room,
+        "recommended": recommended,
+        "largest_batches": _levers_record(config, limit, backend),
+    }
+
+
+def _levers_record(config: Config, limit: int, backend: Backend) -> list[dict[str, Any]]:
     found = []
     for precision in PRECISIONS:
         for recomputes in (False, True):
             for window in dict.fromkeys((config.step.effective_window, 1)):
                 levers = {"precision": precision, "activation_checkpointing": recomputes, "window": window}
-                batch = largest_batch(with_step(config, **levers), memory_bytes, backend)
+                batch = largest_batch(with_step(config, **levers), limit, backend)
                 found.append({**levers, "batch": batch})
     return found
 
@@ -184,6 +214,7 @@ def _as_record(config: Config, found: Estimate) -> dict[str, Any]:
         "preset": config.preset,
         "parameters": config.model.parameters,
         "backend": found.backend,
+        "counts": found.counts.source,
         "peak_bytes": found.peak_bytes,
         "phase": found.phase,
         "parts": dict(found.parts),

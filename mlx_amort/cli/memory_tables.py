@@ -9,6 +9,7 @@ from mlx_amort.amounts import format_size
 from mlx_amort.cli.tables import align
 from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.estimate import Estimate, Phase, first_order_of, temporaries_of
+from mlx_amort.ops.constants import CPU_QUERY_BLOCK, GPU_QUERY_BLOCK
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _MOST_SHOWN = 99
@@ -16,7 +17,7 @@ _MOST_SHOWN = 99
 _PARTS = {
     "weights": "weights",
     "optimizer_state": "optimizer state",
-    "gradients": "gradients, one sum a weight",
+    "gradients": "gradients, one sum per weight",
     "activations_attention": "activations kept, attention blocks",
     "activations_recurrent": "activations kept, recurrent blocks",
     "recurrence_state": "recurrence states, before and after",
@@ -26,8 +27,9 @@ _PARTS = {
     "temporaries": "largest temporaries",
 }
 _ASSUMED = {
-    "cpu": "attention's gradient in tiles of 128 queries, products in float32, about 100 operations allocated ahead",
-    "metal": "attention's gradient in tiles of 256 queries; not measured on Metal",
+    "cpu": f"attention's gradient in tiles of {CPU_QUERY_BLOCK} queries, products in float32, "
+    "about 100 operations allocated ahead",
+    "metal": f"attention's gradient in tiles of {GPU_QUERY_BLOCK} queries; not measured on Metal",
     "cuda": "attention fused in both directions; not measured on CUDA",
 }
 _PHASES = {"window": "the backward pass of a window", "update": "the update"}
@@ -64,25 +66,30 @@ def describe_estimate(config: Config, found: Estimate) -> str:
             f"{largest['newton_schulz']} in Newton-Schulz,",
             f"  {largest['logits']} of logits; no copy of the weights in lower precision is kept",
             f"assumed ({found.backend}): {_ASSUMED[found.backend]}",
+            f"counts {found.counts.source}",
             f"first-order rule for plain float32: {rule_parts} = {format_size(sum(rule.values()))}",
-            "  (weights + optimizer + gradients + 10 values a byte, unit and block; see docs/memory.md)",
+            "  (weights + optimizer + gradients + 10 values per byte, unit of width and block; see docs/memory.md)",
         ]
     )
 
 
-def describe_budget(config: Config, memory_bytes: int, levers: Sequence[Mapping[str, Any]]) -> str:
-    """The most rows that fit, with each lever."""
-    rows = [
+def describe_budget(memory_bytes: int, record: Mapping[str, Any]) -> str:
+    """What to take on a machine with so much memory."""
+    room = record["room_bytes"]
+    heading = (
+        f"of {format_size(memory_bytes)}, {format_size(room)} are left to the system and MLX's cache; within "
+        f"{format_size(memory_bytes - room)}:"
+    )
+    recommended = record["recommended"]
+    if recommended is None:
+        return f"{heading}\n  nothing fits at the same bytes per step; take a smaller preset"
+    return "\n".join(
         [
-            str(lever["precision"]),
-            "yes" if lever["activation_checkpointing"] else "no",
-            str(lever["window"]),
-            str(lever["batch"]) if lever["batch"] else "none",
+            heading,
+            f"  {recommended['command']}  # {format_size(recommended['peak_bytes'])}",
+            f"  with these settings up to {recommended['largest_batch']:,} rows fit; --json has every combination",
         ]
-        for lever in levers
-    ]
-    heading = ["precision", "recomputed", "window", "rows"]
-    return f"most rows within {format_size(memory_bytes)}:\n{align(heading, rows, text_columns=(0, 1))}"
+    )
 
 
 def describe_presets(
@@ -122,7 +129,10 @@ def describe_presets(
 
 
 def describe_fits(
-    configs: Sequence[Config], sizes: Sequence[int], fits: Sequence[Mapping[str, tuple[int, ...]]]
+    configs: Sequence[Config],
+    sizes: Sequence[int],
+    fits: Sequence[Mapping[str, tuple[int, ...]]],
+    room_percent: int,
 ) -> str:
     """For each memory size the most rows of each preset."""
     rows = [
@@ -135,7 +145,8 @@ def describe_fits(
     heading = ["memory", *[_shorter(config) for config in configs]]
     return "\n".join(
         [
-            "Most rows B that fit, plain/ckpt, with the preset's own precision, optimizer and window (-: none)",
+            "Most rows B that fit, plain/ckpt, with the preset's own precision, optimizer and window (-: none);",
+            f"{room_percent} % of the memory are left to the system and MLX's cache",
             "",
             align(heading, rows),
             "",

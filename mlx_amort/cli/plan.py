@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from mlx_amort.amounts import format_duration, format_size, parse_size
+from mlx_amort.amounts import format_duration, format_size, parse_memory, parse_size
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.tables import align
 from mlx_amort.config.values import OptimizerName
@@ -57,7 +57,7 @@ def command(
         budget_bytes=parse_size(budget, "--bytes"),
         min_updates=min_updates,
         noise_scale_bytes=None if noise_scale is None else float(parse_size(noise_scale, "--noise-scale")),
-        memory_bytes=None if memory is None else parse_size(memory, "--memory"),
+        memory_bytes=None if memory is None else parse_memory(memory, "--memory"),
         prefer=None if prefer is None else prefer.lower(),
         token_advantage=token_advantage,
     )

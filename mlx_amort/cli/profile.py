@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -111,8 +111,23 @@ def command(
     machine = describe_machine()
     folder = out or default_folder(config, machine)
     make_folder(folder, f"folder {folder}" if out is None else f"--out {out}")
+    profile, path = _measure(request, folder, machine)
+    from mlx_amort.cost.report import write_report  # loads matplotlib, after the measurements
+
+    # The report of the profile that stays must not be replaced by that of one beside it.
+    report = write_report(profile, folder if path.name == FILE_NAME else folder / path.stem)
+    click.echo(f"wrote {path} and {report}", err=True)
+    click.echo(
+        json.dumps(profile.to_record(), indent=1)
+        if as_json
+        else f"{describe_profile(profile)}\n\n{what_next(profile, path)}"
+    )
+
+
+def _measure(request: SweepRequest, folder: Path, machine: dict[str, Any]) -> tuple[Profile, Path]:
+    """Measure what is requested, and tell on stderr how far it is."""
+    config, progress = request.base, Terminal()
     memory_bytes = usable_memory_bytes(machine, config.run.memory_limit_bytes)
-    progress = Terminal()
     progress.line(
         f"profiling {config.preset or config.model.trunk} ({config.model.parameters:,} parameters) on "
         f"{machine['processor']}, {machine['backend']}, {machine['blas']}; "
@@ -121,21 +136,11 @@ def command(
     if request.budget_s is not None:
         progress.line(f"time budget {format_duration(request.budget_s)}; --time-budget changes it")
     try:
-        measurer = ProcessMeasurer(config, steps, memory_bytes, machine["backend"])
-        profile, path = run_sweep(request, folder, machine, measurer, progress)
+        measurer = ProcessMeasurer(config, request.steps, memory_bytes, machine["backend"])
+        return run_sweep(request, folder, machine, measurer, progress)
     except KeyboardInterrupt:
         progress.line(f"interrupted; the same command resumes from what is in {folder}")
         raise
-    from mlx_amort.cost.report import write_report  # loads matplotlib, after the measurements
-
-    # The report of the profile that stays must not be replaced by that of one beside it.
-    report = write_report(profile, folder if path.name == FILE_NAME else folder / path.stem)
-    progress.line(f"wrote {path} and {report}")
-    click.echo(
-        json.dumps(profile.to_record(), indent=1)
-        if as_json
-        else f"{describe_profile(profile)}\n\n{what_next(profile, path)}"
-    )
 
 
 def describe_profile(profile: Profile) -> str:

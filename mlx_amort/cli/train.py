@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_amort.amounts import parse_size
+from mlx_amort.amounts import parse_memory
 from mlx_amort.cli.options import USER_PATH, RequestedConfig, config_options
 from mlx_amort.cli.progress import ProgressLine
 from mlx_amort.config.presets import DEFAULT_PRESET
@@ -69,7 +69,7 @@ def command(
     """
     if out is not None and resume is not None:
         raise UserError("--out and --resume", "a resumed run stays in its folder", "give only one of them")
-    limit = None if memory_limit is None else str(parse_size(memory_limit, "--memory-limit"))
+    limit = None if memory_limit is None else str(parse_memory(memory_limit, "--memory-limit"))
     given = {"run.save_every": save_every, "run.eval_every": eval_every, "run.memory_limit_bytes": limit}
     requested = _with(requested, given)
 

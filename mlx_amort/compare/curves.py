@@ -144,7 +144,7 @@ def _from_run(path: Path) -> Curve:
     texts: dict[Text, dict[float, tuple[float, float]]] = {}
     steps: list[tuple[float, float, float]] = []
     for row in read_rows(folder.metrics):
-        if "step_s" in row:
+        if "loss_bits" in row:
             elapsed_s += row["step_s"]
             if row["loss_bits"] is not None:
                 steps.append((row["bytes"], row["loss_bits"], elapsed_s))

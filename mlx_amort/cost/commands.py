@@ -41,7 +41,7 @@ def train_command(
         return None
     if fit.setting.precision not in (None, *get_args(Precision)):
         return None
-    point = replace(choice.configuration, precision=fit.setting.precision).to_record()
+    chosen = replace(choice.configuration, precision=fit.setting.precision).to_record()
     words: list[str | Path] = ["--preset", "NAME"]
     known: dict[str, Any] = {}
     if profile.identity is not None:
@@ -52,7 +52,7 @@ def train_command(
         words = ["--preset", preset, *_model_words(whole, named)]
         known = Configuration.of(named).to_record()
     for key in _KEYS:
-        value = point[key]
+        value = chosen[key]
         if value is not None and (key not in known or known[key] != value):
             words += setting_words(_KEYS[key], value)
     words += setting_words("run.bytes", budget_bytes)
@@ -71,6 +71,10 @@ def grid_command(profile: Profile, file: Path) -> str:
     words: list[str | Path] = ["--grid", "--preset", preset, *_model_words(model, named)]
     if model["seq"] != named.model.seq:
         words += setting_words("model.seq", model["seq"])
+    budget_s = profile.request.get("budget_s")
+    if profile.request.get("is_grid") and isinstance(budget_s, int | float):
+        # The same command with more time resumes what was measured.
+        words += ["--time-budget", f"{2 * budget_s:.0f}s"]
     if not file.absolute().is_relative_to(profiles_folder().absolute()):
         words += ["--out", file.parent]
     return command("profile", *words)

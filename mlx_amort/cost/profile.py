@@ -157,10 +157,10 @@ class Drift:
 
 @dataclass
 class Profile:
-    """Everything a sweep knows; a sweep that is killed goes on from it, and a CSV gives its measurements alone.
+    """Everything a sweep knows; a killed sweep is resumed from it, and a CSV gives its measurements alone.
 
     Units: elapsed_s in seconds over all sessions, None where the file does not tell it. request: what must agree
-    for a sweep to be continued. identity: what a step's time depends on beside the configuration, None where the
+    for a sweep to be resumed. identity: what a step's time depends on beside the configuration, None where the
     file does not tell it. base: the configuration that the grid lies around; anchor: the one that is visited again
     and again; chosen: the one that pictures ring. cost_model is fitted anew to what was read and never read
     itself; why_no_cost_model says why there is none.

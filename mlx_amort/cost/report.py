@@ -29,7 +29,7 @@ def write_report(profile: Profile, folder: Path) -> Path:
         plots.residuals(record, folder / "residuals.png")
         pictures += ["cost_curve.png", "residuals.png"]
     if any(each.peak_bytes is not None for each in profile.measurements):
-        plots.memory(record, folder / "memory.png", estimates_of(record))
+        plots.memory(record, folder / "memory.png", estimates_of(profile))
         pictures.append("memory.png")
     path = folder / "report.md"
     path.write_text(report_text(profile, pictures), encoding="utf-8")

@@ -18,7 +18,8 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.model import BlockKind, ModelConfig
+from mlx_amort.errors import assert_never
 from mlx_amort.model.blocks import BlockState, attention_mixer, feed_forward, recurrent_mixer
 from mlx_amort.ops.accumulation import adding_to
 from mlx_amort.ops.attention import scores_dominate
@@ -96,14 +97,19 @@ class ByteLM:
 
     def zero_state(self, rows: int) -> StreamState:
         """The state of `rows` streams that start at a new place."""
-        config = self.config
-        if not config.is_recurrent:
-            return []
-        width = config.head_width
-        compute = policy_of(self.precision).compute
-        memory = mx.zeros((rows, config.heads, width, width))
-        tail = mx.zeros((rows, CONVOLUTION_TAIL, 3 * config.hidden), dtype=compute)
-        return [(memory, tail) for kind in config.block_kinds if kind == "recurrent"]
+        return [state for kind in self.config.block_kinds if (state := self._zero_state_of(kind, rows))]
+
+    def _zero_state_of(self, kind: BlockKind, rows: int) -> BlockState | None:
+        """What a block carries from chunk to chunk, before the first; None for one that carries nothing."""
+        config, compute = self.config, policy_of(self.precision).compute
+        match kind:
+            case "attention":
+                return None
+            case "recurrent":
+                memory = mx.zeros((rows, config.heads, config.head_width, config.head_width))
+                return memory, mx.zeros((rows, CONVOLUTION_TAIL, 3 * config.hidden), dtype=compute)
+            case unknown:
+                assert_never(unknown)
 
     def hidden(
         self, weights: Weights, tokens: mx.array, state: StreamState, sums: Weights | None = None
@@ -186,11 +192,14 @@ class ByteLM:
             mixing, feeding = _halves(block_weights(weights, index))
             mixing_sums, feeding_sums = _halves(block_weights(sums or {}, index))
             mixing, x = adding_to(mixing_sums, mixing, x)
-            if self.config.block_kinds[index] == "recurrent":
-                x, block_state = recur(mixing, x, valid, state[len(after)])
-                after.append(block_state)
-            else:
-                x = apart(attend(mixing, apart(x)))
+            match self.config.block_kinds[index]:
+                case "recurrent":
+                    x, block_state = recur(mixing, x, valid, state[len(after)])
+                    after.append(block_state)
+                case "attention":
+                    x = apart(attend(mixing, apart(x)))
+                case unknown:
+                    assert_never(unknown)
             feeding, x = adding_to(feeding_sums, feeding, x)
             x = feed(feeding, x)
         return x, after

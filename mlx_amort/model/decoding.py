@@ -17,7 +17,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from mlx_amort.config.model import BYTE_VALUES
+from mlx_amort.config.model import BYTE_VALUES, BoundaryRule
+from mlx_amort.errors import assert_never
 from mlx_amort.model.blocks import (
     BlockState,
     feed_forward,
@@ -232,10 +233,13 @@ class Decoder:
         after = []
         for index, cache in zip(indices, caches, strict=False):
             own = block_weights(weights, index)
-            if self.model.config.block_kinds[index] == "recurrent":
-                x, cache = recurrent_step(own, x, cache, self.model.config.heads)
-            else:
-                x, cache = attention_step(own, x, cache, place, self.model.config.heads)
+            match self.model.config.block_kinds[index]:
+                case "recurrent":
+                    x, cache = recurrent_step(own, x, cache, self.model.config.heads)
+                case "attention":
+                    x, cache = attention_step(own, x, cache, place, self.model.config.heads)
+                case unknown:
+                    assert_never(unknown)
             after.append(cache)
         return x, after
 
@@ -243,7 +247,7 @@ class Decoder:
         return linear(rms_norm(x, weights["n_out"]), weights["tok"]).astype(mx.float32)[0, 0]
 
 
-def _boundary_table(rule: str) -> NDArray[np.bool_]:
+def _boundary_table(rule: BoundaryRule) -> NDArray[np.bool_]:
     """Whether a byte (column) after another of its chunk (row) is a boundary. Shapes: [256, 256]."""
     last, byte = np.divmod(np.arange(BYTE_VALUES**2), BYTE_VALUES)
     pairs = mx.array(np.stack([last, byte], axis=1).astype(np.uint8))

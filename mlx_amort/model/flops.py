@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from mlx_amort.config.model import ModelConfig
-from mlx_amort.config.values import Config
+from mlx_amort.config.model import BlockKind, ModelConfig
+from mlx_amort.config.values import Config, StepConfig
+from mlx_amort.errors import assert_never
 
 # Backward multiplies twice as often as forward: once for the gradient of each factor.
 TRAINING_PASSES = 3
@@ -25,7 +26,7 @@ _MEASURED_ROWS = 4096
 class Product:
     """One shape of matrix product, [stack, m, k] times [stack, k, n], and how much of the work has it.
 
-    share_flops: what is done in this shape, in forward FLOPs a byte (cost/measure/roofline.py: FLOPs an update).
+    share_flops: what is done in this shape, in forward FLOPs per byte (cost/measure/roofline.py: FLOPs an update).
     again_flops: how much of that recomputation does once more: all but the last product of each half of a block, which
     only its output needs, and the head.
     """
@@ -63,15 +64,18 @@ def window_products(config: Config) -> list[Product]:
             products.append(Product(name, 1, m, into, out, count * flops, (count - last) * flops))
         width, heads = model.head_width, model.heads
         stack = max(1, min(together * heads, _MEASURED_ROWS * heads // rows[length]))
-        if kind == "attention":
-            pairs = (rows[length] + 1) / 2
-            flops = of_byte * 2 * 2 * pairs * model.hidden
-            attention = f"{length}: attention"
-            products.append(Product(attention, stack, rows[length], width, rows[length], flops, flops))
-        else:
-            flops = of_byte * 2 * 2 * width * model.hidden
-            recurrence = f"{length}: recurrence"
-            products.append(Product(recurrence, stack, rows[length], width, width, flops, flops))
+        match kind:
+            case "attention":
+                pairs = (rows[length] + 1) / 2
+                flops = of_byte * 2 * 2 * pairs * model.hidden
+                attention = f"{length}: attention"
+                products.append(Product(attention, stack, rows[length], width, rows[length], flops, flops))
+            case "recurrent":
+                flops = of_byte * 2 * 2 * width * model.hidden
+                recurrence = f"{length}: recurrence"
+                products.append(Product(recurrence, stack, rows[length], width, width, flops, flops))
+            case unknown:
+                assert_never(unknown)
     head_rows = min(_MEASURED_ROWS, together * model.seq)
     head = 2.0 * model.hidden * model.vocabulary
     products.append(Product(_HEAD, 1, head_rows, model.hidden, model.vocabulary, head))
@@ -95,14 +99,31 @@ def trained_flops(product: Product, config: Config) -> float:
     others.
     """
     step = config.step
-    trained = step.effective_window / step.chunks if step.tbptt == "last" else 1.0
+    trained = _trained_share(step)
     passes = TRAINING_PASSES * trained + (0.0 if product.name == _HEAD else 1.0 - trained)
     again = trained * product.again_flops if step.activation_checkpointing else 0.0
     return float(passes * product.share_flops + again)
 
 
-def _block_matrices(model: ModelConfig, kind: str) -> list[tuple[int, int]]:
+def _trained_share(step: StepConfig) -> float:
+    """The share of a step's chunks that has a gradient."""
+    match step.tbptt:
+        case "consecutive":
+            return 1.0
+        case "last":
+            return step.effective_window / step.chunks
+        case unknown:
+            assert_never(unknown)
+
+
+def _block_matrices(model: ModelConfig, kind: BlockKind) -> list[tuple[int, int]]:
     """[out, in] of the matrices that one block multiplies with; the few rows of decay_w are left out."""
     width = model.hidden
     matrices = [(3 * width, width), (width, width), (model.ffn, width), (width, model.ffn)]
-    return [*matrices, (width, width)] if kind == "recurrent" else matrices
+    match kind:
+        case "attention":
+            return matrices
+        case "recurrent":
+            return [*matrices, (width, width)]
+        case unknown:
+            assert_never(unknown)

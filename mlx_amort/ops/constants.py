@@ -20,7 +20,9 @@ GPU_QUERY_BLOCK: Final = 256
 SUB_CHUNK: Final = 64
 """Slots C of a sub-chunk of the recurrence."""
 FOLD: Final = 32
-"""Columns into which a row is folded on the CPU before it is reduced (ops/elementary.py)."""
+"""Columns into which a row is folded on the CPU before it is reduced (ops/cpu/reductions.py)."""
+
+NORM_EPSILON: Final = 1e-5
 
 FLOAT32_BYTES: Final = 4
 BFLOAT16_BYTES: Final = 2

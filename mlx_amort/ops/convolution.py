@@ -8,12 +8,9 @@ import mlx.core as mx
 
 from mlx_amort.ops.constants import CONVOLUTION_TAIL as TAIL
 from mlx_amort.ops.constants import CONVOLUTION_TAPS as TAPS
-from mlx_amort.ops.paths import active_path, fence
+from mlx_amort.ops.cpu.convolution import gradient_tiles
+from mlx_amort.ops.cpu.fusion import fence
 from mlx_amort.ops.recompute import held_back, held_far_back
-
-# The gradient is computed in up to so many tiles, one after another, of so many positions at least.
-_MOST_TILES = 4
-_LEAST_TILE = 256
 
 
 def causal_convolution(joined: mx.array, weight: mx.array) -> mx.array:
@@ -44,7 +41,7 @@ def _causal_convolution_vjp(
     taps = weight.astype(mx.float32).T
     parts: list[mx.array] = []
     grad_taps: list[mx.array] = []
-    for start, end in _tiles(rows, slots, joined.dtype):
+    for start, end in gradient_tiles(rows, slots, joined.dtype):
         grad, inputs = cotangent[:, max(0, start - TAIL) : end], joined[:, start : end + TAIL]
         if parts:
             grad, inputs = held_far_back([grad, inputs], [parts[-1], *grad_taps])
@@ -72,12 +69,3 @@ def _tile_gradients(
     slots = wide.shape[1] - TAIL
     own = grad[:, grad.shape[1] - slots :]
     return grad_inputs, [fence(own * wide[:, i : i + slots]).sum(axis=1).sum(axis=0) for i in range(TAPS)]
-
-
-def _tiles(rows: int, slots: int, dtype: mx.Dtype) -> list[tuple[int, int]]:
-    """Slots [start, end) of tiles; more than one only where memory peaks at float32 copies of bfloat16, on the CPU."""
-    count = 1
-    if active_path() == "cpu" and dtype != mx.float32:
-        count = max(1, min(_MOST_TILES, rows * slots // _LEAST_TILE))
-    length = max(TAIL, -(-slots // count))
-    return [(start, min(start + length, slots)) for start in range(0, slots, length)]

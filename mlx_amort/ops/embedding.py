@@ -6,8 +6,8 @@ from typing import cast
 
 import mlx.core as mx
 
+from mlx_amort.ops.cpu.fusion import fence
 from mlx_amort.ops.elementary import exp_nonpositive, row_max, row_sum
-from mlx_amort.ops.paths import fence
 from mlx_amort.ops.recompute import held_back
 
 # Up to here a one-hot product costs less than a scattered sum, and it is deterministic on every backend.

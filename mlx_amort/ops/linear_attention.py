@@ -16,8 +16,8 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from mlx_amort.ops.constants import SUB_CHUNK
+from mlx_amort.ops.cpu.fusion import fence
 from mlx_amort.ops.elementary import exp_nonpositive
-from mlx_amort.ops.paths import fence
 from mlx_amort.ops.recompute import recomputed
 
 _SMALLEST_LOG_DECAY = -40.0

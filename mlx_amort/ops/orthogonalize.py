@@ -11,8 +11,9 @@ from typing import Final
 
 import mlx.core as mx
 
+from mlx_amort.ops.cpu.fusion import fence
+from mlx_amort.ops.cpu.products import operand
 from mlx_amort.ops.newton_schulz import SAFETY, Coefficients, Polynomial, polynomials, takes_gram_form
-from mlx_amort.ops.paths import fence
 
 ScaleOf = Callable[[mx.array], mx.array]
 
@@ -116,19 +117,9 @@ def _gram(x: mx.array, is_tall: bool) -> mx.array:
 
 
 def _multiply(a: mx.array, b: mx.array) -> mx.array:
-    if _is_slow_here(a.dtype):
-        return (a.astype(mx.float32) @ b.astype(mx.float32)).astype(a.dtype)
-    return a @ b
+    return (operand(a) @ operand(b)).astype(a.dtype)
 
 
 def _multiply_add(c: mx.array, a: mx.array, b: mx.array, *, alpha: float, beta: float) -> mx.array:
     """Return alpha a b + beta c without writing the scaled parts to memory."""
-    if _is_slow_here(c.dtype):
-        wide_c, wide_a, wide_b = (matrix.astype(mx.float32) for matrix in (c, a, b))
-        return mx.addmm(wide_c, wide_a, wide_b, alpha=alpha, beta=beta).astype(c.dtype)
-    return mx.addmm(c, a, b, alpha=alpha, beta=beta)
-
-
-def _is_slow_here(dtype: mx.Dtype) -> bool:
-    # MLX's 16-bit products on the CPU do not use the BLAS; a float32 one, rounded, is the same number sooner.
-    return bool(dtype != mx.float32 and mx.default_device() == mx.Device(mx.cpu))
+    return mx.addmm(operand(c), operand(a), operand(b), alpha=alpha, beta=beta).astype(c.dtype)

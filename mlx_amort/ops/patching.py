@@ -7,27 +7,32 @@ Source: docs/model.md, "Patching"; Slagle 2024 (SpaceByte) for the rule `first`.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
 import mlx.core as mx
 
+from mlx_amort.errors import assert_never
 from mlx_amort.ops.boundary_class import BOUNDARY_CLASS
 
+BoundaryRule = Literal["every", "first"]
 
-def is_boundary(tokens: mx.array, rule: str) -> mx.array:
+
+def is_boundary(tokens: mx.array, rule: BoundaryRule) -> mx.array:
     """Which bytes of a chunk open a slot; its first byte always does.
 
     `every`: each byte of the boundary class. `first`: only those whose predecessor is not of that class.
-    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer, values below 256. Raises: ValueError for another rule.
+    Shapes: tokens [B, S] -> [B, S] bool. Dtypes: any integer, values below 256.
     """
-    if rule not in ("every", "first"):
-        raise ValueError(f"boundary rule {rule!r} is neither 'every' nor 'first'")
     boundary = mx.take(mx.array(BOUNDARY_CLASS), tokens)
     first_byte = mx.arange(tokens.shape[1]) == 0
-    if rule == "first":
-        follows = mx.concatenate([mx.zeros_like(boundary[:, :1]), boundary[:, :-1]], axis=1)
-        boundary = boundary & ~follows
-    return boundary | first_byte
+    match rule:
+        case "every":
+            return boundary | first_byte
+        case "first":
+            follows = mx.concatenate([mx.zeros_like(boundary[:, :1]), boundary[:, :-1]], axis=1)
+            return (boundary & ~follows) | first_byte
+        case unknown:
+            assert_never(unknown)
 
 
 def assign_slots(boundary: mx.array, slots: int) -> tuple[mx.array, mx.array, mx.array]:

@@ -6,9 +6,7 @@
 | bf16      | float32  | bfloat16 | float32  |
 | bf16-pure | bfloat16 | bfloat16 | bfloat16 |
 
-Activations carry the compute dtype; a product casts its weight to it. MLX's CPU backend multiplies bfloat16 about
-30 times slower than float32, so there operands are rounded to bfloat16, multiplied in float32 and the result rounded:
-the numbers of a GPU that accumulates in float32.
+Activations carry the compute dtype; a product casts its weight to it (on the CPU: ops/cpu/products.py).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import mlx.core as mx
 
 from mlx_amort.ops.activations import gelu, gelu_gradient
 from mlx_amort.ops.constants import BFLOAT16_BYTES, FLOAT32_BYTES, WIDTHS, Precision
-from mlx_amort.ops.paths import active_path
+from mlx_amort.ops.cpu.products import operand
 from mlx_amort.ops.recompute import held_back
 
 _DTYPES = {FLOAT32_BYTES: mx.float32, BFLOAT16_BYTES: mx.bfloat16}
@@ -39,11 +37,6 @@ def policy_of(name: Precision) -> Policy:
     """The policy called `name`, in the dtypes of its widths."""
     widths = WIDTHS[name]
     return Policy(_DTYPES[widths.weights], _DTYPES[widths.compute], _DTYPES[widths.gradients])
-
-
-def operand(x: mx.array) -> mx.array:
-    """`x` in the dtype the backend multiplies: float32 for bfloat16 on the CPU, else itself."""
-    return x.astype(mx.float32) if active_path() == "cpu" else x
 
 
 def _flat(x: mx.array) -> mx.array:

@@ -13,11 +13,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from mlx_amort.ops.paths import active_path
-
-# MLX's CPU backend dispatches up to 110 calls ahead of the one that runs, about two an operation, and allocates for
-# all of them; so many empty operations keep it from allocating already for what comes after them.
-_EMPTY_OPERATIONS = 60
+from mlx_amort.ops.cpu.allocation import wait_for_allocations
 
 
 def held_back(arrays: Sequence[mx.array], until: mx.array | Sequence[mx.array]) -> list[mx.array]:
@@ -29,9 +25,7 @@ def held_far_back(arrays: Sequence[mx.array], until: Sequence[mx.array]) -> list
     """`arrays`, for which nothing is allocated before `until` is computed and its temporaries are gone."""
     # No gradient is sought through the wait: it would be an array of zeros for every empty operation.
     (token,) = held_back([mx.stop_gradient(until[0])], [mx.stop_gradient(array) for array in until])
-    for _ in range(_EMPTY_OPERATIONS if active_path() == "cpu" else 0):
-        (token,) = held_back([token], token)
-    return held_back(arrays, token)
+    return held_back(arrays, wait_for_allocations(token))
 
 
 def recomputed(function: Callable[..., Any], pieces: int = 1) -> Callable[..., Any]:

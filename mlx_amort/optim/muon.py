@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import mlx.core as mx
 
-from mlx_amort.config.values import OptimizerConfig
+from mlx_amort.config.values import MuonDtype, OptimizerConfig
+from mlx_amort.errors import assert_never
 from mlx_amort.ops.orthogonalize import orthogonalize
 from mlx_amort.ops.recompute import held_far_back
 from mlx_amort.optim.rounding import split_key, store
 from mlx_amort.optim.stacks import stack_size
 
 Arrays = dict[str, mx.array]
+
+_DTYPES: Final[Mapping[MuonDtype, mx.Dtype]] = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 def muon_update(
@@ -44,19 +48,14 @@ def muon_update(
     Dtypes: float32 inside; each result in the dtype of what it replaces, bfloat16 rounded with `key`.
     """
     mu = config.momentum
-    # A refused update has no gradient and no step. The coefficients are read back from one array to compute
-    # them once: the compiler would fuse them into each matrix's kernel.
-    step_size = mx.where(is_applied, learning_rate, 0.0)
-    keep, step_size, decayed = mx.stack(
-        [mx.where(is_applied, mu, 1.0), step_size, 1 - step_size * config.weight_decay]
-    )
+    keep, step_size, decayed = _coefficients(learning_rate, is_applied, config)
 
     new_momentum: Arrays = {}
     new_weights: Arrays = {}
     weight_key, momentum_key = split_key(key, 2)
     weight_keys = dict(zip(weights, split_key(weight_key, len(weights)), strict=True))
     momentum_keys = dict(zip(weights, split_key(momentum_key, len(weights)), strict=True))
-    dtype = mx.bfloat16 if config.muon_dtype == "bfloat16" else mx.float32
+    dtype = _DTYPES[config.muon_dtype]
     before = step_size
     for names in _stacks(weights):
         directions = []
@@ -77,10 +76,20 @@ def muon_update(
         if key is None:
             before = mx.depends(steps, [new_weights[name] for name in names])
         else:
-            # Rounding by chance takes arrays that wait for nothing; held far back they are one stack's alone.
+            # Stochastic rounding takes arrays that wait for nothing; held far back they are one stack's alone.
             results = [new[name] for name in names for new in (new_weights, new_momentum)]
             (before,) = held_far_back([step_size], results)
     return ({name: new_weights[name] for name in weights}, {name: new_momentum[name] for name in weights})
+
+
+def _coefficients(learning_rate: mx.array, is_applied: mx.array | bool, config: OptimizerConfig) -> mx.array:
+    """What is kept of the momentum, the step's size, what decay leaves of a weight. Shapes: [3]."""
+    # A skipped update has no gradient and no step. The coefficients are read back from one array to compute
+    # them once: the compiler would fuse them into each matrix's kernel.
+    step_size = mx.where(is_applied, learning_rate, 0.0)
+    return mx.stack(
+        [mx.where(is_applied, config.momentum, 1.0), step_size, 1 - step_size * config.weight_decay]
+    )
 
 
 def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
@@ -97,6 +106,10 @@ def _stacks(weights: Mapping[str, mx.array]) -> Iterator[list[str]]:
 
 def _update_scale(shape: tuple[int, ...], config: OptimizerConfig) -> float:
     rows, columns = shape
-    if config.muon_scale == "aspect_ratio":
-        return math.sqrt(max(1.0, rows / columns))
-    return 0.2 * math.sqrt(max(rows, columns))
+    match config.muon_scale:
+        case "match_rms":
+            return 0.2 * math.sqrt(max(rows, columns))
+        case "aspect_ratio":
+            return math.sqrt(max(1.0, rows / columns))
+        case unknown:
+            assert_never(unknown)

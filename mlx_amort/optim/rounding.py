@@ -1,4 +1,4 @@
-"""Round to bfloat16 by chance, so that updates far below its spacing still add up, on average."""
+"""Stochastic rounding to bfloat16: updates far below its spacing still add up, on average."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def round_stochastic(x: mx.array, key: mx.array) -> mx.array:
 
 
 def store(x: mx.array, dtype: mx.Dtype, key: mx.array | None) -> mx.array:
-    """Return a float32 result in the dtype it is kept in: float32 as it is, bfloat16 rounded by chance.
+    """Return a float32 result in the dtype it is kept in: float32 as it is, bfloat16 rounded stochastically.
 
     Raises: ValueError for bfloat16 without a key (plain rounding loses small updates), and for other dtypes.
     """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
-from mlx_amort.config.values import ScheduleConfig
+from mlx_amort.config.values import ScheduleConfig, ScheduleName
+from mlx_amort.errors import assert_never
 
 
 class Phases(NamedTuple):
@@ -16,21 +18,54 @@ class Phases(NamedTuple):
     decay_steps: int
 
 
+class Course(NamedTuple):
+    """What makes a schedule: how long it decays, and along which shape.
+
+    decay_steps: of a run of so many steps, of which so many follow the warm-up; at most the latter.
+    shape: from 1 at q = 0, the last step at the base rate, to 0 at q = 1, the last of the run.
+    """
+
+    decay_steps: Callable[[ScheduleConfig, int, int], int]
+    shape: Callable[[float], float]
+
+
+def course_of(name: ScheduleName) -> Course:
+    """A schedule by its name."""
+    match name:
+        case "wsd":
+            return Course(_last_fraction, lambda q: 1 - math.sqrt(q))
+        case "cosine":
+            return Course(_all_after_warmup, lambda q: (1 + math.cos(math.pi * q)) / 2)
+        case "linear":
+            return Course(_all_after_warmup, lambda q: 1 - q)
+        case "constant":
+            return Course(_never, lambda q: 1.0)
+        case unknown:
+            assert_never(unknown)
+
+
+def _last_fraction(config: ScheduleConfig, total_steps: int, rest: int) -> int:
+    return min(round(config.decay_fraction * total_steps), rest)
+
+
+def _all_after_warmup(config: ScheduleConfig, total_steps: int, rest: int) -> int:
+    return rest
+
+
+def _never(config: ScheduleConfig, total_steps: int, rest: int) -> int:
+    return 0
+
+
 def phases(total_steps: int, config: ScheduleConfig) -> Phases:
     """Return the length of each phase; a warm-up longer than half the run is cut to that.
 
-    `wsd` decays over the last `decay_fraction` of the steps, `cosine` and `linear` over all that follow the
-    warm-up, `constant` never.
     Raises: ValueError for a run of no steps.
     """
     if total_steps < 1:
         raise ValueError(f"a run of {total_steps} steps has no learning rate")
     warmup_steps = min(config.warmup_steps, total_steps // 2)
     rest = total_steps - warmup_steps
-    if config.name == "wsd":
-        decay_steps = min(round(config.decay_fraction * total_steps), rest)
-    else:
-        decay_steps = 0 if config.name == "constant" else rest
+    decay_steps = course_of(config.name).decay_steps(config, total_steps, rest)
     return Phases(warmup_steps, rest - decay_steps, decay_steps)
 
 
@@ -41,7 +76,6 @@ def learning_rate(step: int, total_steps: int, config: ScheduleConfig) -> float:
         stable   base
         decay    min + (base - min) shape(q)        q is 0 at the last step at base, 1 at the last of the run
 
-    shape is 1 - sqrt(q) for `wsd`, (1 + cos(pi q)) / 2 for `cosine`, 1 - q for `linear`.
     A run that decays from its first step on starts at base; steps past the last keep the last one's rate.
 
     Source: Hägele et al. 2024 (arXiv 2405.18392), for the square root.
@@ -58,12 +92,4 @@ def learning_rate(step: int, total_steps: int, config: ScheduleConfig) -> float:
     if step <= last_at_base or last == last_at_base:
         return base
     q = min((step - last_at_base) / (last - last_at_base), 1.0)
-    return config.final_lr + (base - config.final_lr) * _shape(config.name, q)
-
-
-def _shape(name: str, q: float) -> float:
-    if name == "wsd":
-        return 1 - math.sqrt(q)
-    if name == "cosine":
-        return (1 + math.cos(math.pi * q)) / 2
-    return 1 - q
+    return config.final_lr + (base - config.final_lr) * course_of(config.name).shape(q)

@@ -57,7 +57,7 @@ def apply_update(
     Weights and state are written into their old buffers when nothing else holds these at evaluation.
 
     Shapes: `learning_rate` (float32) and `is_finite` (bool) are scalar arrays: an update is traced once.
-    Dtypes: float32 inside; weights and state keep theirs, bfloat16 rounded by chance with `key`.
+    Dtypes: float32 inside; weights and state keep theirs, bfloat16 rounded stochastically with `key`.
     """
     norm = gradient_norm(gradients)
     is_applied = mx.logical_and(is_finite, mx.isfinite(norm))

@@ -81,7 +81,7 @@ def best_checkpoint(run_folder: Path) -> Path:
     complete = complete_checkpoints(run_folder, BEST)
     if not complete:
         why = "has kept no best checkpoint" if run_folder.is_dir() else "no such folder"
-        todo = "train with --eval-every STEPS --set run.keep_best=true, or leave out --best"
+        todo = "train with --eval-every and --set run.keep_best=true, or leave out --best"
         raise UserError(f"run {run_folder}", why, todo)
     return complete[-1]
 

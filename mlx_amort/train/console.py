@@ -157,8 +157,6 @@ def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:
 
 
 def _end(run: Run, last_step: int, forecast: Forecast) -> str:
-    steps, validation_bytes = (
-        last_step - run.state.step,
-        bytes_to_validate(run.config, run.held_out, run.state.step, last_step),
-    )
-    return forecast.describe_end(steps, validation_bytes, datetime.now())
+    step = run.state.step
+    validation_bytes = bytes_to_validate(run.config, run.held_out, step, last_step)
+    return forecast.describe_end(last_step - step, validation_bytes, datetime.now())

@@ -59,18 +59,18 @@ class Pictures:
             # Loading matplotlib takes longer than many steps of a small model.
             from mlx_amort.plots import describe_origin, loss_and_rate
 
-            config, machine = self._run.config, self._run.machine
+            run, config, machine = self._run, self._run.config, self._run.machine
             loss_and_rate(
                 rows,
-                self._run.folder.plot,
-                zlib_bits=self._run.zlib_bits,
+                run.folder.plot,
+                zlib_bits=run.zlib_bits,
                 predicted_step_s=self._predicted_step_s(),
-                unit=self._run.unit,
+                unit=run.unit,
                 title=describe_origin(
                     f"{config.preset}, {config.model.parameters:,} parameters",
                     f"{machine['device_name']}, {machine['cores']} cores, {machine['backend']}",
                 ),
-                resumed_after=[one["step"] for one in self._run.folder.read_record().get("resumed", [])],
+                resumed_after=[one["step"] for one in run.folder.read_record().get("resumed", [])],
             )
         except _OF_DRAWING as error:
             if not self._has_failed:

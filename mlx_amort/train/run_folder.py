@@ -144,7 +144,7 @@ def _wrong_in(record: object) -> str:
         return "it has no list named corpora"
     validation = record.get("validation", [])
     if not isinstance(validation, list):
-        return "validation is no list"
+        return "validation is not a list"
     for number, corpus in enumerate([*corpora, *validation], start=1):
         if not isinstance(corpus, dict) or not all(
             isinstance(corpus.get(key), kind) and not isinstance(corpus.get(key), bool)

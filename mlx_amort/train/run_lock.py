@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 from pathlib import Path
 
 from mlx_amort.errors import UserError
@@ -26,13 +25,18 @@ _held: dict[Path, int] = {}
 def acquire(run_folder: Path, what: str) -> str:
     """Make this process the only one that works on a run; it may ask again. Returns a note where that is impossible.
 
-    what: how the user named the folder. Raises: UserError, naming the process, when another one has it; OSError when
-    the folder cannot be written.
+    what: how the user named the folder. Raises: UserError, naming the process, when another one has it.
     """
     folder = run_folder.resolve()
     if folder in _held:
         return ""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        # Who cannot write there disturbs nobody, and is told by the first file that is to be written.
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return ""
+        raise
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -46,7 +50,7 @@ def acquire(run_folder: Path, what: str) -> str:
             what, f"{holder} works on this run", "wait until it has ended, or end it with Ctrl-C"
         ) from error
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
     _held[folder] = descriptor
     return ""
 

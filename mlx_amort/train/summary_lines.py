@@ -111,28 +111,28 @@ _ENDINGS = {
 
 def _what_next(summary: Summary) -> Iterator[str]:
     run = Path(summary.run)
+    text = ("--prompt", "TEXT", "--bytes", "500")
     if summary.ending == "diverged":
         if summary.files.checkpoint is not None:
             yield f"  go on       {command('train', '--resume', run, '--lr', 'RATE')}   (a lower one)"
     elif summary.step < summary.total_steps:
         yield f"  go on       {command('train', '--resume', run)}"
-    elif is_past_its_best(summary.quality) and summary.files.best_checkpoint is not None:
-        yield f"  generate    {command('generate', run, '--best', '--prompt', 'TEXT', '--bytes', '500')}"
+    elif not is_past_its_best(summary.quality):
+        yield f"  generate    {command('generate', run, *text)}"
+        yield from _longer(summary)
+    elif summary.files.best_checkpoint is not None:
+        yield f"  generate    {command('generate', run, '--best', *text)}"
     else:
-        yield f"  generate    {command('generate', run, '--prompt', 'TEXT', '--bytes', '500')}"
-        if is_past_its_best(summary.quality):
-            yield "  overfitted  train on more text or for fewer steps; --set run.keep_best=true keeps the best state"
-        else:
-            yield from _longer(summary)
+        yield f"  generate    {command('generate', run, *text)}"
+        yield "  overfitted  train on more text or for fewer steps; --set run.keep_best=true keeps the best state"
 
 
 def _longer(summary: Summary) -> Iterator[str]:
-    run = Path(summary.run)
-    yield f"  longer      {command('train', '--resume', run, '--steps', str(2 * summary.total_steps))}"
+    yield f"  longer      {command('train', '--resume', Path(summary.run), '--steps', str(2 * summary.total_steps))}"
     if summary.last_lr is not None and summary.next_lr > 1.001 * summary.last_lr:
         yield (
-            f"              which takes the learning rate from {summary.last_lr:g} back up to {summary.next_lr:g}; "
-            f"with --schedule constant --lr {summary.last_lr:g} it stays"
+            f"              takes the learning rate from {summary.last_lr:g} back up to {summary.next_lr:g}; "
+            f"with --schedule constant --lr {summary.last_lr:g} beside it, it stays"
         )
 
 

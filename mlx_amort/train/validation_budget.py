@@ -30,22 +30,22 @@ def most_bytes_at_end(config: Config, step: int) -> int:
     return max(CAP_STEPS, step) * config.bytes_per_step
 
 
-def amounts_at_end(config: Config, corpora: Sequence[Corpus], step: int) -> list[int]:
+def amounts_at_end(config: Config, held_out: Sequence[Corpus], step: int) -> list[int]:
     """What the validations at the end read at most, one after the other.
 
     Where there were validations on the way, first as much as these: figures over more text do not continue theirs.
     """
-    most, held_out = most_bytes_at_end(config, step), validation_targets(corpora)
-    is_less = most_bytes(config) < min(most, held_out)
+    most = most_bytes_at_end(config, step)
+    is_less = most_bytes(config) < min(most, validation_targets(held_out))
     return [most_bytes(config), most] if config.run.eval_every is not None and is_less else [most]
 
 
-def bytes_to_validate(config: Config, corpora: Sequence[Corpus], step: int, last_step: int) -> int:
+def bytes_to_validate(config: Config, held_out: Sequence[Corpus], step: int, last_step: int) -> int:
     """What the validations after `step` to `last_step` will read in all; the one at the end only if it is the end."""
-    held_out, every = validation_targets(corpora), config.run.eval_every
+    targets, every = validation_targets(held_out), config.run.eval_every
     # Counted, not walked through: a run may be told to take 2^53 steps.
     due = 0 if every is None else max(0, (last_step - 1) // every - step // every)
-    total = due * min(held_out, most_bytes(config))
+    total = due * min(targets, most_bytes(config))
     if last_step == config.total_steps:
-        total += sum(min(held_out, most) for most in amounts_at_end(config, corpora, last_step))
+        total += sum(min(targets, most) for most in amounts_at_end(config, held_out, last_step))
     return total

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from mlx_amort.cli.memory_estimate import command
 from mlx_amort.config.presets import preset_names
 from mlx_amort.config.reading import resolve
+from mlx_amort.cost.memory.budget import room_bytes
 from mlx_amort.cost.memory.estimate import estimate
 
 ROOT = Path(__file__).parents[2]
@@ -61,14 +62,39 @@ def test_one_configuration_by_parts_with_the_flags_of_train() -> None:
         assert part in shown
 
 
-def test_memory_adds_the_most_rows_with_each_lever() -> None:
+def test_memory_leaves_room_and_recommends_one_command() -> None:
+    record = json.loads(invoke("--json", "--preset", "veritate_200m", "--batch", "24", "--memory", "16GB"))
+    room, recommended = record["room_bytes"], record["recommended"]
+    assert 2_000_000_000 < room < 5_000_000_000
+    assert recommended["peak_bytes"] <= 16_000_000_000 - room
+    assert recommended["batch"] * recommended["accum"] == 24
+    shown = invoke("--preset", "veritate_200m", "--batch", "24", "--memory", "16GB")
+    assert "of 16.0 GB, 3.20 GB are left to the system and MLX's cache; within 12.8 GB:" in shown
+    assert shown.count("mlx-amort train") == 1 and recommended["command"] in shown
+    assert "nothing fits" in invoke("--preset", "titan", "--memory", "2GB")
+
+
+def test_the_table_of_fits_leaves_room_too() -> None:
+    record = json.loads(invoke("--json"))
+    limit = 16e9 - room_bytes(16 * 10**9, "cpu")
+    batch = next(
+        row["batch"]
+        for row in record["fits"]
+        if (row["memory_bytes"], row["preset"]) == (16 * 10**9, "veritate_200m")
+    )
+    config = resolve(preset="veritate_200m", overrides=[f"step.batch={batch}"])
+    more = resolve(preset="veritate_200m", overrides=[f"step.batch={batch + 1}"])
+    assert estimate(config).peak_bytes <= limit < estimate(more).peak_bytes
+    assert "20 % of the memory are left to the system" in invoke()
+
+
+def test_json_has_the_most_rows_with_each_lever() -> None:
     record = json.loads(invoke("--json", "--preset", "veritate_200m", "--memory", "48GB"))
     batches = {
         (each["precision"], each["activation_checkpointing"], each["window"]): each["batch"]
         for each in record["largest_batches"]
     }
     assert 0 < batches["fp32", False, 2] < batches["fp32", True, 2] < batches["fp32", True, 1]
-    assert "most rows within 48.0 GB" in invoke("--preset", "veritate_200m", "--memory", "48GB")
 
 
 def test_measure_holds_it_against_real_steps() -> None:
@@ -82,6 +108,7 @@ def test_measure_holds_it_against_real_steps() -> None:
     ("arguments", "said"),
     [
         (["--measure"], "error: --measure: needs a configuration"),
+        (["--memory", "16"], "error: --memory 16: has no unit; write 16GB or 16MB"),
         (["--memory", "much"], "error: --memory 'much': is no amount of bytes"),
         (["--measure", "--preset", "titan", "--batch", "4000"], "error: --measure: it needs about "),
         (

@@ -22,7 +22,7 @@ from mlx_amort.cost.measure.sweep import run_sweep
 from mlx_amort.cost.profile_store import identity_of, profiles_folder
 from mlx_amort.cost.time.forecast import forecast_of
 from mlx_amort.errors import UserError
-from tests.cost.pretend import BASE, MACHINE, Lines, Machine, request_of
+from tests.cost.pretend import BASE, MACHINE, Killed, Lines, Machine, request_of
 
 GRID = str(Path(__file__).parents[1] / "data" / "published_grid.csv")
 
@@ -147,6 +147,17 @@ def test_without_a_file_the_newest_profile_with_a_cost_model_is_taken(
     assert "--profile" not in output.splitlines()[-1]
     result = CliRunner().invoke(plan, [*arguments, "--json"], catch_exceptions=False)
     assert json.loads(result.stdout)["choice"] and str(newest) in result.stderr
+
+
+def test_a_sweep_that_is_not_complete_says_how_far_it_is(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        sweep_into(tmp_path, BASE, Machine(BASE, dies_at=2))
+    planned = 1 + len(json.loads((tmp_path / "profile.json").read_text())["plan"]["visits"])
+    for command, arguments in ((fit, [str(tmp_path)]), (plan, [str(tmp_path), "--bytes", "1e6"])):
+        with pytest.raises(
+            UserError, match=f"its sweep is not complete, 2 of {planned} measurements are done"
+        ):
+            CliRunner().invoke(command, arguments, catch_exceptions=False)
 
 
 def test_tables_of_a_plan_say_times_as_people_do() -> None:

@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_amort.ops import convolution
 from mlx_amort.ops.convolution import causal_convolution
+from mlx_amort.ops.cpu.convolution import gradient_tiles
 from mlx_amort.ops.paths import forced_path
 from tests.reference.autodiff import Tensor, differentiate, stack
 from tests.tolerances import assert_close
@@ -34,7 +34,7 @@ def _convolve(joined: Tensor, weight: Tensor) -> Tensor:
 )
 def test_convolution_matches_oracle(B: int, N: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = [(start, min(start + tile, N)) for start in range(0, N, tile)]
-    monkeypatch.setattr(convolution, "_tiles", lambda *_: tiles)
+    monkeypatch.setattr("mlx_amort.ops.convolution.gradient_tiles", lambda *_: tiles)
     generator = np.random.default_rng([B, N])
     joined, weight = generator.normal(size=(B, N + 3, 5)), generator.normal(size=(5, 4))
     inputs = [joined.astype(np.float32), weight.astype(np.float32)]
@@ -67,8 +67,8 @@ def test_sums_are_float32_under_bfloat16() -> None:
 @pytest.mark.parametrize("slots", [1, 3, 4, 300, 1021])
 def test_tiles_cover_every_slot_once(rows: int, slots: int) -> None:
     with forced_path("cpu"):
-        tiles = convolution._tiles(rows, slots, mx.bfloat16)
-        assert convolution._tiles(rows, slots, mx.float32) == [(0, slots)]
+        tiles = gradient_tiles(rows, slots, mx.bfloat16)
+        assert gradient_tiles(rows, slots, mx.float32) == [(0, slots)]
     assert [slot for start, end in tiles for slot in range(start, end)] == list(range(slots))
     assert len(tiles) <= 4
     # A tile's inputs reach 3 slots back, so no tile but the last is shorter.
@@ -82,7 +82,7 @@ def test_gradient_under_bfloat16_is_that_of_float32_whatever_the_tiles() -> None
         for size in ((2, 603, 4), (4, 4), (2, 600, 4))
     )
     with forced_path("cpu"):
-        assert len(convolution._tiles(2, 600, mx.bfloat16)) == 4
+        assert len(gradient_tiles(2, 600, mx.bfloat16)) == 4
 
         @mx.compile
         def gradients(joined: mx.array, weight: mx.array) -> list[mx.array]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_amort.config.values import ScheduleConfig, ScheduleName
-from mlx_amort.optim.schedules import learning_rate, phases
+from mlx_amort.optim.schedules import course_of, learning_rate, phases
 
-NAMES: list[ScheduleName] = ["wsd", "cosine", "linear", "constant"]
+NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 configs = st.builds(
     ScheduleConfig,
     name=st.sampled_from(NAMES),
@@ -45,12 +47,21 @@ def test_continuous_and_single_peaked(total_steps: int, config: ScheduleConfig) 
     peak = values.index(1.0)
     assert values[: peak + 1] == sorted(values[: peak + 1])
     assert values[peak:] == sorted(values[peak:], reverse=True)
-    # No step is larger than the steepest part of the shape it belongs to.
-    intervals = max(1, min(decay_steps, total_steps - 1))
-    steepest = math.sqrt(1 / intervals) if config.name == "wsd" else math.pi / 2 / intervals
+    # No step is larger than the steepest part of the shape it belongs to: the phases meet without a jump.
+    intervals, shape = max(1, min(decay_steps, total_steps - 1)), course_of(config.name).shape
+    steepest = max(shape(n / intervals) - shape((n + 1) / intervals) for n in range(intervals))
     for step in range(1, total_steps):
-        limit = 1 / warmup_steps if step < warmup_steps else (1 - config.final_lr) * min(1.0, steepest)
+        limit = 1 / warmup_steps if step < warmup_steps else (1 - config.final_lr) * steepest
         assert abs(values[step] - values[step - 1]) <= limit + 1e-12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shape_falls_from_one_to_nothing_without_a_jump(name: ScheduleName) -> None:
+    shape = course_of(name).shape
+    values = [shape(n / 10_000) for n in range(10_001)]
+    assert values[0] == 1.0 and values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(1.0 if name == "constant" else 0.0, abs=1e-15)
+    assert max(a - b for a, b in itertools.pairwise(values)) <= 0.011
 
 
 def test_published_recipe() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +18,13 @@ from mlx_amort import files
 from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError
 from mlx_amort.train import checkpoint
-from mlx_amort.train.checkpoint_folders import OPTIMIZER, RECORD, WEIGHTS, complete_checkpoints
+from mlx_amort.train.checkpoint_folders import (
+    OPTIMIZER,
+    RECORD,
+    WEIGHTS,
+    best_checkpoint,
+    complete_checkpoints,
+)
 from mlx_amort.train.state import TrainState, new_train_state
 from tests.train.tiny import is_equal, tiny_config, tiny_model
 
@@ -209,3 +217,71 @@ def test_a_small_file_is_replaced_whole_or_not_at_all(
     with pytest.raises(Killed):
         files.write_whole(path, "new")
     assert calls == ["write_text", "fsync"] and path.read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize("name", ["n_out", "momentum/blocks.0.qkv", "second/tok"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_state_that_is_not_finite_is_known(config: Config, name: str, value: float) -> None:
+    state = state_of(config, 1)
+    assert checkpoint.is_finite(state)
+    arrays = state.weights if name in state.weights else state.optimizer
+    arrays[name] = arrays[name].at[..., 0].add(value)
+    assert not checkpoint.is_finite(state)
+
+
+def test_only_what_we_made_is_deleted(tmp_path: Path, config: Config) -> None:
+    """What macOS lays beside our folders, a user's own folders and notes, and links, are left alone."""
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, keep_checkpoints=1))
+    kept = checkpoint.save(tmp_path, state_of(config, 1), config)
+    (kept / "notes.txt").write_text("the good one", encoding="utf-8")
+    folder = kept.parent
+    (folder / "._step-00000002").write_bytes(b"attributes")
+    for name in (".step-mine", "step-00000001-copy", ".old-step-00000007"):
+        (folder / name).mkdir()
+        (folder / name / "mine.txt").write_text("mine", encoding="utf-8")
+    (folder / "step-00000009").symlink_to(kept, target_is_directory=True)
+    (folder / ".step-00000002").mkdir()
+    (folder / ".step-00000002" / "._weights.safetensors").write_bytes(b"attributes")
+    (folder / ".step-00000002" / WEIGHTS).write_bytes(b"half")
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    for step in (2, 3):
+        checkpoint.save(tmp_path, state_of(config, step), config)
+    after = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert {str(path) for path in before if ".step-00000002" not in str(path)} <= after
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-00000001", "step-00000003"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_folder_that_cannot_be_flushed_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config, number: int
+) -> None:
+    fsync = os.fsync
+
+    def not_of_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", not_of_folders)
+    checkpoint.save(tmp_path, state_of(config, 1), config)
+    files.write_whole(tmp_path / "run.json", "new")
+    assert checkpoint.load_latest(tmp_path).state.step == 1
+
+    def never(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", never)
+    with pytest.raises(OSError):
+        files.write_whole(tmp_path / "run.json", "newer")
+
+
+def test_the_best_state_is_kept_apart(tmp_path: Path, config: Config) -> None:
+    with pytest.raises(UserError, match=r"no best checkpoint; train with .*keep_best=true"):
+        best_checkpoint(tmp_path)
+    for step in (1, 2):
+        checkpoint.save_best(tmp_path, state_of(config, step), config)
+    checkpoint.save(tmp_path, state_of(config, 3), config)
+    assert best_checkpoint(tmp_path) == tmp_path / "best" / "step-00000002"
+    assert checkpoint.load(best_checkpoint(tmp_path)).state.step == 2
+    assert checkpoint.load_latest(tmp_path).state.step == 3
+    assert len(list((tmp_path / "best").iterdir())) == 1

@@ -83,6 +83,16 @@ def test_a_line_of_the_log_that_is_no_row(run: Path, line: bytes, told: str) -> 
         read_curve(run)
 
 
+@pytest.mark.parametrize("order", [[0, 0, 1, 2], [2, 0, 1], [0, 1, 2, 1]])
+def test_a_log_that_two_processes_wrote(run: Path, order: list[int]) -> None:
+    log = run / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[index] for index in order))
+    refuses(
+        run, r"metrics\.jsonl:\d: step \d stands after step \d: two processes .* delete the lines that repeat"
+    )
+
+
 def test_a_folder_in_the_logs_place(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()

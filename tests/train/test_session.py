@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +17,10 @@ import pytest
 from mlx_amort.config.reading import load, resolve
 from mlx_amort.config.values import Config, SourceConfig
 from mlx_amort.errors import UserError
+from mlx_amort.evaluate import CorpusQuality, Evaluation
 from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train import run as run_module
-from mlx_amort.train import session
+from mlx_amort.train import session, validation
 from mlx_amort.train import validation_budget as due
 from mlx_amort.train.checkpoint import load_latest
 from mlx_amort.train.checkpoint_folders import complete_checkpoints
@@ -26,6 +29,7 @@ from mlx_amort.train.resume import resumed_run
 from mlx_amort.train.run import new_run
 from mlx_amort.train.state import TrainState, new_train_state
 from mlx_amort.train.step import StepResult, TrainingStep
+from mlx_amort.train.summary_lines import summary_lines
 from tests.train.tiny import MODEL, go_on, is_equal, start, tiny_config, tiny_model, train_quietly, write_text
 
 EXACT = ("step", "bytes", "loss_bits", "grad_norm", "lr", "applied", "val_bits", "val_bytes", "whole")
@@ -382,3 +386,81 @@ def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_again(tmp_path: P
     with pytest.raises(UserError, match="holds no checkpoint"):
         go_on(tmp_path / "run")
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 2
+
+
+def test_a_state_that_is_not_finite_is_never_the_last_good_one(tmp_path: Path, text: Path) -> None:
+    """Momentum that holds NaN makes NaN of the weights in a step whose loss and gradient are finite."""
+    config = tiny_config(text, steps=20, save_every=1, keep_checkpoints=1)
+    start(config, tmp_path / "run", stop_after=2)
+    for stop_after in (3, None):
+        run = resumed_run(tmp_path / "run", lambda saved: saved, ["test"])
+        name = "momentum/blocks.2.qkv"
+        run.state.optimizer[name] = run.state.optimizer[name] * math.nan
+        summary, printed = train_quietly(run, stop_after)
+        assert (summary.ending, summary.exit_code, summary.step) == ("diverged", 1, 3)
+        assert "step 3 not saved: weights or optimizer state are not finite" in printed
+        assert [path.name for path in complete_checkpoints(tmp_path / "run")] == ["step-00000002"]
+
+
+@pytest.mark.parametrize("how", ["moved", "link to nothing", "unreadable"])
+def test_checkpoints_that_cannot_be_listed_are_not_none(
+    tmp_path: Path, text: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tiny_config(text), tmp_path / "run", stop_after=3)
+    folder = tmp_path / "run" / "checkpoints"
+    folder.rename(tmp_path / "elsewhere")
+    if how == "link to nothing":
+        folder.symlink_to(tmp_path / "unmounted")
+    if how == "unreadable":
+        folder.mkdir()
+        listdir = os.listdir
+
+        def refusing(path: Path) -> list[str]:
+            if path == folder:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return listdir(path)
+
+        monkeypatch.setattr(os, "listdir", refusing)
+    before = content(tmp_path / "run")
+    with pytest.raises(UserError, match=r"checkpoints: (cannot be listed|is not there).*; .*(mount|bring)"):
+        go_on(tmp_path / "run")
+    assert content(tmp_path / "run") == before and len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 3
+
+
+def test_a_run_of_0_1_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, text: Path) -> None:
+    run = new_run(tiny_config(text), tmp_path / "run", ["test"])
+    (run.folder.path / "checkpoints").rmdir()
+    assert go_on(tmp_path / "run")[1].ending == "complete"
+
+
+def test_all_is_checked_before_anything_is_written(tmp_path: Path, text: Path) -> None:
+    for settings, told in (
+        (["run.steps=null"], "length of the run"),
+        (["run.steps=null", "run.bytes=1"], "less than one step"),
+    ):
+        with pytest.raises(UserError, match=told):
+            new_run(resolve(base=tiny_config(text), overrides=settings), tmp_path / "new", ["test"])
+        assert not (tmp_path / "new").exists()
+    start(tiny_config(text), tmp_path / "run", stop_after=2)
+    before = content(tmp_path / "run")
+    with pytest.raises(UserError, match="--stop-after 1: the run is already at step 2"):
+        resumed_run(tmp_path / "run", asked("run.steps=100"), ["test"], stop_after=1)
+    assert content(tmp_path / "run") == before
+
+
+def test_the_best_validation_is_told_and_kept(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([4.5, 4.25, 4.75, 5.0])
+
+    def scored(*_: object, **__: object) -> Evaluation:
+        return Evaluation((CorpusQuality("text", next(found) * math.log(2) * 100, 100),), False)
+
+    monkeypatch.setattr(validation, "evaluate", scored)
+    config = tiny_config(text, steps=8, eval_every=2, keep_checkpoints=1, keep_best=True)
+    _, summary = start(config, tmp_path / "run")
+    assert summary.quality.best_val_step == 4 and summary.quality.best_val_bits == pytest.approx(4.25)
+    assert summary.files.best_checkpoint == str(tmp_path / "run" / "best" / "step-00000004")
+    printed = "\n".join(summary_lines(summary))
+    assert "4.2500 bits per byte at step 4; over the same text the last is 5.0000, worse by 0.7500" in printed
+    assert "--best" in printed and "longer" not in printed

@@ -66,9 +66,9 @@ def default_grid(base: Configuration, lists: Lists, patch_stride: int) -> list[C
     chunk_scan = [replace(center, chunks=chunks) for chunks in counts]
     longest = max(counts, key=lambda chunks: (chunks <= 2 * center.chunks, chunks))
     others = [
-        replace(point, optimizer=optimizer)
+        replace(each, optimizer=optimizer)
         for optimizer in optimizers[1:]
-        for point in (center, batch_scan[0], replace(center, chunks=longest))
+        for each in (center, batch_scan[0], replace(center, chunks=longest))
     ]
     single = [replace(center, activation_checkpointing=value) for value in recomputing[1:]]
     single += [replace(center, seq=seq) for seq in seqs[1:]]
@@ -134,7 +134,7 @@ def _center_batch(base: Configuration, lists: Lists) -> int:
 
 def outward(scan: Sequence[Configuration]) -> list[Configuration]:
     """A scan from its cheapest to its dearest: what a budget leaves out is then the dearest."""
-    return sorted(scan, key=lambda point: point.bytes_per_step)
+    return sorted(scan, key=lambda each: each.bytes_per_step)
 
 
 def _unique(values: Iterable[Value]) -> list[Value]:

@@ -11,7 +11,8 @@ import mlx.core as mx
 from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.roofline import ProductRate, Rates, newton_schulz_products
 from mlx_amort.model.flops import Product, window_products
-from mlx_amort.ops.precision import operand, policy_of
+from mlx_amort.ops.cpu.products import operand
+from mlx_amort.ops.precision import policy_of
 
 # The best of as many tries as fit: a rate is a limit, so the least disturbed try is the one that counts.
 _LEAST_TRIES = 5

@@ -14,7 +14,12 @@ from mlx_amort.cost.configuration import Configuration
 from mlx_amort.cost.measure.grid import Lists
 from mlx_amort.cost.profile import Fact, Profile
 from mlx_amort.cost.profile_file import FILE_NAME, read_profile
-from mlx_amort.cost.profile_store import LATEST_FILE_NAME, identity_of, is_profile_of, put_previous_aside
+from mlx_amort.cost.profile_store import (
+    LATEST_FILE_NAME,
+    identity_of,
+    is_profile_of,
+    put_previous_aside,
+)
 from mlx_amort.cost.time.fitting import refit
 from mlx_amort.errors import UserError
 from mlx_amort.model.flops import training_flops_per_byte
@@ -69,7 +74,8 @@ def open_profile(
 ) -> tuple[Profile, Path, str]:
     """The profile to fill, its file, and what to tell of the profile that the folder holds already.
 
-    An incomplete profile of the same request is resumed. A new one is measured into profile.latest.json
+    An incomplete profile of the same request is resumed, and with a larger time budget one without a usable cost
+    model too. A new one is measured into profile.latest.json
     where the folder holds a profile with a cost model, which only another with one replaces; else what is there
     is kept as profile.previous.json.
     Raises: UserError when the folder holds the profile of another model or machine, or a damaged one.
@@ -82,11 +88,16 @@ def open_profile(
         profile = _read_back(file)
         if not is_profile_of(profile, request.base, machine):
             raise UserError(str(file), "is the profile of another model or machine", "name another --out")
-        if profile.status == "incomplete" and profile.request == request.to_record():
+        refit(profile)
+        is_grown = _is_grown(profile, request)
+        if is_grown or (not profile.is_complete and profile.request == request.to_record()):
             _check_resumable(profile, file)
-            return profile, file, f"resuming {file}: {len(profile.measurements)} measurements are there"
+            if is_grown:
+                _reopen(profile, request)
+            larger = " with a larger time budget" if is_grown else ""
+            told = f"resuming {file}{larger}: {len(profile.measurements)} measurements are there"
+            return profile, file, told
         if file == path:
-            refit(profile)
             is_kept = profile.usable_cost_model is not None
     if is_kept:
         return (
@@ -105,6 +116,22 @@ def _read_back(file: Path) -> Profile:
     except UserError as error:
         place = error.what.removeprefix(str(file)).lstrip(", ")
         raise _damaged(file, f"{place}: {error.why}" if place else error.why) from error
+
+
+def _is_grown(profile: Profile, request: SweepRequest) -> bool:
+    """Whether only the time budget differs from the profile's, is larger, and may bring a cost model."""
+    asked, given = request.to_record(), dict(profile.request)
+    before_s, now_s = given.pop("budget_s", None), asked.pop("budget_s")
+    is_larger = isinstance(before_s, int | float) and (now_s is None or now_s > before_s)
+    return asked == given and is_larger and profile.usable_cost_model is None
+
+
+def _reopen(profile: Profile, request: SweepRequest) -> None:
+    """Make a profile ready to be planned anew: what was measured stays, but for what ran out of time."""
+    profile.request, profile.status = request.to_record(), "incomplete"
+    profile.measurements = [each for each in profile.measurements if each.status != "too slow"]
+    profile.plan = profile.rates_at_end = profile.chosen = profile.drift = None
+    profile.holdout = []
 
 
 def _check_resumable(profile: Profile, file: Path) -> None:

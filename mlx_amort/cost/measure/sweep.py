@@ -1,7 +1,7 @@
 """A sweep from beginning to end: roofline, anchor, grid, fit, held-out configurations.
 
-The profile is the whole state of a sweep and goes to disk after every measurement, so a sweep that is killed
-goes on from its file: what was planned stays planned, what was measured is not measured again.
+The profile is the whole state of a sweep and goes to disk after every measurement, so a killed sweep
+is resumed from its file: what was planned stays planned, what was measured is not measured again.
 """
 
 from __future__ import annotations

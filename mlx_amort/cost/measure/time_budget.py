@@ -17,7 +17,7 @@ _ROOFLINES_PER_STEP = 4.0
 START_S = 8.0
 # Compiling, settling: steps that are not timed.
 WARM_UP_STEPS = 3
-# A row of short steps takes more of them, until it has run this long: a median of 5 × 20 ms is mostly noise.
+# A measurement of short steps takes more of them, until it has run this long: a median of 5 × 20 ms is mostly noise.
 LEAST_TIMED_S = 2.0
 MOST_STEPS_FACTOR = 16
 # With time left, a configuration is visited up to so many times.
@@ -31,14 +31,14 @@ _SEED = 0
 
 
 def row_seconds(step_s: float, steps: int, start_s: float = START_S) -> float:
-    """What measuring one row takes: the process, the steps that warm it up, and the timed ones."""
+    """What measuring one configuration takes: the process, the steps that warm it up, and the timed ones."""
     timed_s = max(steps * step_s, min(LEAST_TIMED_S, MOST_STEPS_FACTOR * steps * step_s))
     return start_s + WARM_UP_STEPS * step_s + timed_s
 
 
-def roofline_seconds(point: Configuration, c1_roofline_us: float) -> float:
+def roofline_seconds(each: Configuration, c1_roofline_us: float) -> float:
     """A guess of a step's time before anything was measured."""
-    return _ROOFLINES_PER_STEP * c1_roofline_us * 1e-6 * point.bytes_per_step
+    return _ROOFLINES_PER_STEP * c1_roofline_us * 1e-6 * each.bytes_per_step
 
 
 def affordable_base(
@@ -46,8 +46,8 @@ def affordable_base(
 ) -> Configuration:
     """The base with B halved until measuring it, as the grid's centre, takes no more than its share."""
 
-    def seconds_of(point: Configuration) -> float:
-        return row_seconds(roofline_seconds(center_of(point, lists), c1_roofline_us), steps)
+    def seconds_of(each: Configuration) -> float:
+        return row_seconds(roofline_seconds(center_of(each, lists), c1_roofline_us), steps)
 
     return _largest_affordable(base, seconds_of, budget_s)
 
@@ -73,24 +73,28 @@ def _largest_affordable(
 
 
 def cut_to_budget(
-    points: Iterable[Configuration], seconds_of: Callable[[Configuration], float], left_s: float | None
+    configurations: Iterable[Configuration],
+    seconds_of: Callable[[Configuration], float],
+    left_s: float | None,
 ) -> tuple[list[Configuration], list[Cut]]:
-    """The points that fit the time left, the first ones first; what does not fit is cut with its cost."""
+    """The configurations that fit the time left, the first ones first; what does not fit is cut with its cost."""
     kept: list[Configuration] = []
     cuts: list[Cut] = []
-    for point in points:
-        cost_s = seconds_of(point)
+    for each in configurations:
+        cost_s = seconds_of(each)
         if left_s is None or cost_s <= left_s:
-            kept.append(point)
+            kept.append(each)
             left_s = None if left_s is None else left_s - cost_s
         else:
             left = f"{max(0.0, left_s):.0f} s of the budget left for it"
-            cuts.append(Cut(point, f"about {cost_s:.0f} s to measure, {left}"))
+            cuts.append(Cut(each, f"about {cost_s:.0f} s to measure, {left}"))
     return kept, cuts
 
 
 def repeats_within(
-    points: Iterable[Configuration], seconds_of: Callable[[Configuration], float], left_s: float | None
+    configurations: Iterable[Configuration],
+    seconds_of: Callable[[Configuration], float],
+    left_s: float | None,
 ) -> list[Configuration]:
     """What is measured again with the time that is left, the cheapest first, up to twice; nothing without a budget.
 
@@ -98,33 +102,33 @@ def repeats_within(
     """
     if left_s is None:
         return []
-    return cut_to_budget(sorted(points, key=seconds_of) * (_MOST_VISITS - 1), seconds_of, left_s)[0]
+    return cut_to_budget(sorted(configurations, key=seconds_of) * (_MOST_VISITS - 1), seconds_of, left_s)[0]
 
 
 def mixed_order(
-    points: Sequence[Configuration],
+    configurations: Sequence[Configuration],
     anchor: Configuration,
     ascending: Collection[Configuration] = (),
     again: Sequence[Configuration] = (),
 ) -> list[Visit]:
-    """The points after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
+    """The configurations after the anchor's first measurement, shuffled by a fixed seed, the anchor again on the way.
 
     Mixed, so that a machine which slows down does not pass for a curved cost. Those of `ascending` come in
     the order of their sizes: one that does not fit spares the machine the next. Those of `again` come a second
     time, after all others.
     """
-    rest = [point for point in points if point != anchor]
+    rest = [each for each in configurations if each != anchor]
     random.Random(_SEED).shuffle(rest)
-    in_order = iter(outward([point for point in rest if point in ascending]))
-    rest = [next(in_order) if point in ascending else point for point in rest]
-    second = [point for point in again if point != anchor]
+    in_order = iter(outward([each for each in rest if each in ascending]))
+    rest = [next(in_order) if each in ascending else each for each in rest]
+    second = [each for each in again if each != anchor]
     random.Random(_SEED + 1).shuffle(second)
     rest += second
     repeats = min(ANCHOR_VISITS - 1, len(rest))
     visits: list[Visit] = []
     for part in range(repeats):
         start, end = len(rest) * part // repeats, len(rest) * (part + 1) // repeats
-        visits += [Visit(point) for point in rest[start:end]]
+        visits += [Visit(each) for each in rest[start:end]]
         visits.append(Visit(anchor, is_anchor=True))
     return visits
 
@@ -136,30 +140,30 @@ def push_to_limit(
     left_s: float | None,
     budget_s: float | None = None,
 ) -> tuple[list[Configuration], list[Cut]]:
-    """The points of endless scans, the cheapest first, up to the first of each that memory or time refuses.
+    """The configurations of endless scans, the cheapest first, up to the first of each that memory or time refuses.
 
-    One that memory refuses is among the points, to show where the limit is; one that takes more than the time
+    One that memory refuses is among the configurations, to show where the limit is; one that takes more than the time
     left, or than its share of the budget, is cut. Without a budget (left_s None) every scan must be one that memory
     ends.
     """
     pushed: list[Configuration] = []
     cuts: list[Cut] = []
     share_s = math.inf if budget_s is None else _PUSHED_SHARE * budget_s
-    ahead = {index: point for index, scan in enumerate(scans) if (point := next(scan, None))}
+    ahead = {index: each for index, scan in enumerate(scans) if (each := next(scan, None))}
     while ahead:
-        index, point = min(ahead.items(), key=lambda item: (seconds_of(item[1]), item[0]))
-        cost_s = seconds_of(point)
-        if is_hopeless(point):
-            pushed.append(point)
+        index, each = min(ahead.items(), key=lambda item: (seconds_of(item[1]), item[0]))
+        cost_s = seconds_of(each)
+        if is_hopeless(each):
+            pushed.append(each)
             del ahead[index]
         elif left_s is not None and cost_s > min(left_s, share_s):
             limit = "its share of the budget" if share_s < left_s else "of the budget left for it"
             cuts.append(
-                Cut(point, f"about {cost_s:.0f} s to measure, {max(0.0, min(left_s, share_s)):.0f} s {limit}")
+                Cut(each, f"about {cost_s:.0f} s to measure, {max(0.0, min(left_s, share_s)):.0f} s {limit}")
             )
             del ahead[index]
         else:
-            pushed.append(point)
+            pushed.append(each)
             left_s = None if left_s is None else left_s - cost_s
             ahead[index] = next(scans[index])
     return pushed, cuts

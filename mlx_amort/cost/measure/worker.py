@@ -1,6 +1,6 @@
 """Measures one configuration in a process of its own, which cost/measure/worker_process.py starts.
 
-One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep goes on.
+One line of JSON on stdin, one on stdout. Its peak memory is its own, and when it dies the sweep continues.
 
     {"job": "step", "config": {...}, "steps": 5}     what is measured, by the trainer's own TrainingStep
     {"job": "peak", "config": {...}}                 the peak memory of two steps, and of their phases
@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 
 from mlx_amort.config.reading import from_dict  # noqa: E402
 from mlx_amort.config.values import Config  # noqa: E402
+from mlx_amort.cost.configuration import Configuration, Measurement  # noqa: E402
 from mlx_amort.cost.measure.rates import measure_rates  # noqa: E402
 from mlx_amort.cost.measure.time_budget import LEAST_TIMED_S, MOST_STEPS_FACTOR  # noqa: E402
 from mlx_amort.model.blocks import Weights  # noqa: E402
@@ -60,7 +61,7 @@ class TimedStep(TrainingStep):
         return norm
 
 
-def measure_step(config: Config, steps: int) -> dict[str, Any]:
+def measure_step(config: Config, steps: int) -> Measurement:
     """Times and peak memory of at least `steps` whole steps of `config`, after it is compiled and settled.
 
     Units: seconds (medians; every sample in samples_s), bytes. compile_s is what the first step took more
@@ -101,16 +102,16 @@ def measure_step(config: Config, steps: int) -> dict[str, Any]:
     nearest = min(range(len(samples_s)), key=lambda index: abs(samples_s[index] - step_s))
     phases = {"windows": window_s[nearest] - data_s, "update": update_s[nearest], "data": data_s}
     phases["rest"] = samples_s[nearest] - window_s[nearest] - update_s[nearest]
-    return {
-        "step_s": step_s,
-        "samples_s": samples_s,
-        "window_s": windows_s,
-        "update_s": updates_s,
-        "compile_s": max(0.0, first_s - step_s),
-        "peak_bytes": peak_bytes,
-        "phases": phases,
-        "status": "ok",
-    }
+    return Measurement(
+        Configuration.of(config),
+        step_s,
+        tuple(samples_s),
+        peak_bytes,
+        compile_s=max(0.0, first_s - step_s),
+        window_s=windows_s,
+        update_s=updates_s,
+        phases=phases,
+    )
 
 
 def measure_peak(config: Config) -> dict[str, Any]:
@@ -173,8 +174,10 @@ def main() -> None:
         answer = measure_rates(config).to_record()
     else:
         try:
-            is_peak = request["job"] == "peak"
-            answer = measure_peak(config) if is_peak else measure_step(config, request["steps"])
+            if request["job"] == "peak":
+                answer = measure_peak(config)
+            else:
+                answer = measure_step(config, request["steps"]).to_record()
         except (MemoryError, RuntimeError) as refusal:
             if not _is_about_memory(refusal):
                 raise

@@ -17,9 +17,12 @@ from mlx_amort.ops.constants import Backend
 MOST_WAYS = 3
 LARGEST_BATCH = 1 << 16
 _FAR = 1 << 10
+_MOST_BATCHES = 100_000
+_EVERY_WINDOW = 16
 # Rows that divide into any number of pieces (ops/pieces.py).
 _DOZEN = 12
 
+_ROOM_SHARES: dict[Backend, float] = {"cpu": 0.2, "metal": 0.25, "cuda": 0.1}
 _WHERE = {
     "cpu": "this machine has",
     "metal": "the device's recommended working set is",
@@ -45,6 +48,23 @@ def budget_bytes(machine: Mapping[str, Any], limit_bytes: int | None) -> int:
     return limit_bytes or machine.get("device_memory_bytes") or int(machine["memory_bytes"])
 
 
+def room_bytes(memory_bytes: int, backend: Backend) -> int:
+    """What of a machine's memory is left to the system, to other programs and to MLX's cache of freed buffers.
+
+    Shares: a fifth on the CPU, where the cache may take a sixteenth; a quarter on Metal, whose recommended working set
+    leaves about as much; a tenth of a CUDA device, which no system shares.
+    """
+    return round(_ROOM_SHARES[backend] * memory_bytes)
+
+
+def recommend(config: Config, limit: int, backend: Backend = "cpu") -> Way | None:
+    """What to take within `limit` bytes: `config` if it fits, else what changes least; None where nothing fits."""
+    peak_bytes = estimate(config, backend).peak_bytes
+    if peak_bytes <= limit:
+        return Way(config, peak_bytes)
+    return next(iter(nearest_fits(config, limit, backend)), None)
+
+
 def check_fits(
     config: Config, limit: int, backend: Backend = "cpu", is_given: bool = False, escape: str = "--force"
 ) -> None:
@@ -64,10 +84,12 @@ def check_fits(
         width = max(len(way.command) for way in ways)
         commands = [f"{way.command:<{width}}  # {format_size(way.peak_bytes)}" for way in ways]
         same = (
-            "same bytes a step" if all(_is_same_step(config, way.config) for way in ways) else "nearest first"
+            "same bytes per step"
+            if all(_is_same_step(config, way.config) for way in ways)
+            else "nearest first"
         )
         raise UserError(what, why, f"{escape} goes ahead; these fit ({same}):", below=commands)
-    least = min((way.peak_bytes for way in _ways(config, backend)), default=found.peak_bytes)
+    least = estimate(_least(config), backend).peak_bytes
     todo = (
         f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"
     )
@@ -93,17 +115,26 @@ def check_data(config: Config, limit: int, escape: str = "--force") -> None:
 def nearest_fits(config: Config, limit: int, backend: Backend = "cpu") -> list[Way]:
     """Configurations within `limit` bytes that change least: recomputing, then rows, then window, then precision.
 
-    Each takes the same bytes a step: fewer rows come with as many more micro-batches.
+    Each takes the same bytes per step: fewer rows come with as many more micro-batches.
     """
     found: list[Way] = []
     kinds: list[frozenset[str]] = []
-    for way in _ways(config, backend):
-        changed = _changes(config, way.config)
-        # What fits with fewer changes makes further ones pointless; of one kind the most rows come first.
-        if way.peak_bytes <= limit and not any(kind <= changed for kind in kinds):
-            found.append(way)
-            kinds.append(changed)
-    return found[:MOST_WAYS]
+    for ways in _ways(config):
+        # Where a single row does not fit, no more rows do.
+        if estimate(ways[-1], backend).peak_bytes > limit:
+            continue
+        for way in ways:
+            changed = _changes(config, way)
+            # What fits with fewer changes makes further ones pointless; of one kind the most rows come first.
+            if not changed or any(kind <= changed for kind in kinds):
+                continue
+            peak_bytes = estimate(way, backend).peak_bytes
+            if peak_bytes <= limit:
+                found.append(Way(way, peak_bytes))
+                kinds.append(changed)
+                if len(found) == MOST_WAYS:
+                    return found
+    return found
 
 
 def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
@@ -119,8 +150,9 @@ def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
     if least > limit:
         return 0
     # Recomputed, rows that divide into more pieces need less than one fewer that does not; in dozens the need grows.
-    # It is nearly a straight line in B: two points tell about where to look first.
-    guess = int((limit - least) / (needed(_FAR) - least) * (_FAR - 1)) // _DOZEN
+    # It is nearly a straight line in B, or flat where the update needs more: two points tell where to look first.
+    rise = needed(_FAR) - least
+    guess = int((limit - least) / rise * (_FAR - 1)) // _DOZEN if rise > 0 else LARGEST_BATCH // _DOZEN
     probes = [guess, guess + 1, guess - 1]
     low, high = 0, LARGEST_BATCH // _DOZEN + 1
     while high - low > 1:
@@ -137,25 +169,19 @@ def with_step(config: Config, **changes: Any) -> Config:
     return replace(config, step=replace(config.step, **changes))
 
 
-_MOST_BATCHES = 100_000
-
-
-def _ways(config: Config, backend: Backend) -> Iterator[Way]:
-    """Configurations that need less, from the smallest change to the largest."""
+def _ways(config: Config) -> Iterator[list[Config]]:
+    """Configurations that need less, from the smallest change to the largest; in a list only the rows differ."""
     step = config.step
     rows = step.batch * step.accum
     # No machine holds more rows than this; a longer walk through absurd numbers takes minutes.
     most = min(step.batch, _MOST_BATCHES)
     batches = [batch for batch in range(most, 0, -1) if rows % batch == 0]
-    windows = range(step.effective_window, 0, -1)
-    precisions: list[Precision] = [step.precision]
-    if step.precision != "bf16-pure":
-        precisions.append("bf16-pure")
+    precisions: list[Precision] = list(dict.fromkeys((step.precision, "bf16-pure")))
     for precision in precisions:
-        for window in (windows[0], *windows[1:]):
+        for window in _shorter_windows(step.effective_window):
             for recomputes in dict.fromkeys((step.activation_checkpointing, True)):
-                for batch in batches:
-                    other = with_step(
+                yield [
+                    with_step(
                         config,
                         batch=batch,
                         accum=rows // batch,
@@ -163,8 +189,31 @@ def _ways(config: Config, backend: Backend) -> Iterator[Way]:
                         precision=precision,
                         activation_checkpointing=recomputes,
                     )
-                    if other != config:
-                        yield Way(other, estimate(other, backend).peak_bytes)
+                    for batch in batches
+                ]
+
+
+def _shorter_windows(window: int) -> list[int]:
+    """A window and shorter ones: each of the shortest, and of a long one every half of the one before."""
+    longest = window
+    halves = []
+    while longest > _EVERY_WINDOW:
+        halves.append(longest)
+        longest //= 2
+    return [*halves, *range(longest, 0, -1)]
+
+
+def _least(config: Config) -> Config:
+    """`config` in the form that needs least: recomputed, in bf16-pure, one row and one chunk at a time."""
+    step = config.step
+    return with_step(
+        config,
+        batch=1,
+        accum=step.batch * step.accum,
+        window=1,
+        precision="bf16-pure",
+        activation_checkpointing=True,
+    )
 
 
 def _changes(one: Config, other: Config) -> frozenset[str]:

@@ -3,7 +3,7 @@
 A configuration tells about a count if its peak depends on it: s = ∂ ln peak / ∂ ln count. Those with the largest s are
 measured, several of each count. The fit minimises, over the counts c from those before, c0,
 
-    Σ loss(ln(estimated / measured) - AIM) + Σ PRIOR · ln(c / c0)²
+    Σ loss(ln(estimated / measured)) + Σ PRIOR · ln(c / c0)²
 
 one count after another, so the maxima of the estimate are respected: a count only moves where it decides a peak.
 loss is Huber's, so that no outlier decides, and counts too low estimates more than too high ones. Arithmetic only.
@@ -23,11 +23,12 @@ from mlx_amort.cost.memory.counts import Counts, values_of, with_values
 from mlx_amort.cost.memory.estimate import Phase, estimate_with
 
 PHASES: Final[tuple[Phase, ...]] = ("window", "update")
-# A little high: a killed run costs more than memory that is left over.
-_AIM: Final = 0.01
+# A killed run costs more than memory that is left over.
 _TOO_LOW: Final = 3.0
 _HUBER: Final = 0.03
-_PRIOR: Final = 0.002
+_PRIOR: Final = 0.05
+# A phase that does not set the peak counts less.
+_BESIDE_THE_PEAK: Final = 0.2
 _STEPS: Final = (0.7, 0.85, 0.93, 0.97, 0.99, 1.01, 1.03, 1.08, 1.18, 1.4)
 _MOST_ROUNDS: Final = 30
 # A count that is zero has no logarithm; it is tried at these.
@@ -125,7 +126,12 @@ def loss_of(counts: Counts, observations: Sequence[Observation]) -> float:
 
 def _errors(counts: Counts, observation: Observation) -> tuple[float, float]:
     found = estimate_with(observation.config, counts).phase_bytes
-    window, update = (_loss(math.log(found[phase] / observation.measured(phase)) - _AIM) for phase in PHASES)
+    peak = max(observation.window_bytes, observation.update_bytes)
+    window, update = (
+        _loss(math.log(found[phase] / observation.measured(phase)))
+        * (1.0 if observation.measured(phase) == peak else _BESIDE_THE_PEAK)
+        for phase in PHASES
+    )
     return window, update
 
 

@@ -153,7 +153,7 @@ def _counts_at(backend: Backend, own: Path) -> Counts:
         return read_counts(shipped)
     cpu = read_counts(_SHIPPED / "cpu.json")
     as_in_float32 = replace(cpu.bfloat16, feed_forward=cpu.float32.feed_forward)
-    return replace(cpu, backend=backend, bfloat16=as_in_float32)
+    return replace(cpu, backend=backend, machine=f"the CPU of {cpu.machine}", bfloat16=as_in_float32)
 
 
 def read_counts(path: Path) -> Counts:

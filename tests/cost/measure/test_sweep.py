@@ -449,3 +449,20 @@ def test_half_of_a_sequence_without_patches_is_half(tmp_path: Path) -> None:
 def test_no_row_that_fits_says_what_to_try(tmp_path: Path) -> None:
     profile = profiled(tmp_path, request_of(), Machine(BASE, too_large=1))
     assert describe_outcome(profile)[-1] == "no cost model: no row fitted in memory; try a smaller --batch"
+
+
+def test_a_larger_budget_resumes_a_sweep_that_had_too_few_measurements(tmp_path: Path) -> None:
+    lists = Lists(batches=(4, 8, 16, 32))
+    first = Machine(BASE)
+    short = profiled(tmp_path, request_of(14.0, is_grid=False, lists=lists), first)
+    assert short.cost_model is None and short.is_complete and 0 < len(short.measurements) < 4
+    second, progress = Machine(BASE), Lines()
+    longer = profiled(tmp_path, request_of(600.0, is_grid=False, lists=lists), second, progress)
+    kept = [each for each in short.measurements if each.status != "too slow"]
+    assert longer.measurements[: len(kept)] == kept and kept
+    assert progress.lines[0].startswith(f"resuming {tmp_path / 'profile.json'} with a larger time budget")
+    assert longer.cost_model is not None and longer.status == "complete"
+    assert {each.configuration.batch for each in longer.measurements} == {4, 8, 16, 32}
+    # A smaller budget, or another list, is another sweep.
+    profiled(tmp_path, request_of(60.0, is_grid=False, lists=Lists(batches=(4, 8))), Machine(BASE), progress)
+    assert (tmp_path / "profile.latest.json").exists()

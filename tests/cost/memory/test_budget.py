@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,16 +13,20 @@ from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.command_line import train_command
 from mlx_amort.config.reading import resolve
 from mlx_amort.config.values import Config, SourceConfig
+from mlx_amort.cost.memory import budget
 from mlx_amort.cost.memory.budget import (
     budget_bytes,
     check_data,
     check_fits,
     largest_batch,
     nearest_fits,
+    recommend,
+    room_bytes,
     with_step,
 )
-from mlx_amort.cost.memory.estimate import estimate
+from mlx_amort.cost.memory.estimate import Estimate, estimate
 from mlx_amort.errors import UserError
+from mlx_amort.ops.constants import Backend
 
 
 def resolved(command: str) -> Config:
@@ -133,6 +138,51 @@ def test_the_largest_batch_is_that_of_trying_them_all(window: int, precision: st
     peaks = {batch: estimate(with_step(config, batch=batch)).peak_bytes for batch in range(1, 120)}
     for limit in sorted(peaks.values())[:80:7]:
         assert largest_batch(config, limit) == max(batch for batch, peak in peaks.items() if peak <= limit)
+
+
+def test_the_largest_batch_of_a_step_whose_update_needs_more_than_any_rows() -> None:
+    overrides = ["model.trunk=dense", "model.hidden=2048", "model.heads=4", "model.ffn=64", "model.layers=1"]
+    config = resolve(overrides=[*overrides, "model.seq=1", "step.window=1", "step.precision=fp32"])
+    needed = estimate(config).peak_bytes
+    assert estimate(with_step(config, batch=1024)).peak_bytes == needed, "rows must make no difference here"
+    assert largest_batch(config, needed - 1) == 0
+    batch = largest_batch(config, needed)
+    assert estimate(with_step(config, batch=batch)).peak_bytes <= needed
+    assert estimate(with_step(config, batch=batch + 1)).peak_bytes > needed
+
+
+@pytest.mark.parametrize("gigabytes", [0.01, 1, 16])
+def test_a_window_of_ten_thousand_chunks_takes_few_estimates(
+    gigabytes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = resolve(preset="demo", overrides=["step.window=10000", "step.chunks=10000", "step.batch=5040"])
+    asked = 0
+
+    def counted(*arguments: Any) -> Estimate:
+        nonlocal asked
+        asked += 1
+        return estimate(*arguments)
+
+    monkeypatch.setattr(budget, "estimate", counted)
+    with pytest.raises(UserError, match="a step needs about"):
+        check_fits(config, round(gigabytes * 1e9))
+    # At a tenth of a millisecond each.
+    assert asked < 1500
+
+
+def test_what_is_recommended_is_the_configuration_itself_if_it_fits() -> None:
+    config = resolve(preset="veritate_200m", overrides=["step.batch=24"])
+    needed = estimate(config).peak_bytes
+    own, less = recommend(config, needed), recommend(config, needed - 1)
+    assert own is not None and own.config == config and own.peak_bytes == needed
+    assert less is not None and less.config != config and less.peak_bytes < needed
+    assert less.config.bytes_per_step == config.bytes_per_step
+    assert recommend(config, 1_000_000) is None
+
+
+@pytest.mark.parametrize("backend", ["cpu", "metal", "cuda"])
+def test_room_is_left_on_every_backend(backend: Backend) -> None:
+    assert 0.05 < room_bytes(16 * 10**9, backend) / 16e9 < 0.3
 
 
 def test_a_command_says_all_that_differs_from_the_preset() -> None:
