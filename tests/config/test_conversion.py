@@ -10,7 +10,8 @@ from mlx_amort.config.conversion import parse_source
 from mlx_amort.config.reading import (
     resolve,
 )
-from mlx_amort.config.values import DataConfig, (
+from mlx_amort.config.values import (
+    DataConfig,
     SourceConfig,
 )
 from mlx_amort.errors import UserError
