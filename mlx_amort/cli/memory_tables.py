@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from mlx_amort.amounts import format_size
 from mlx_amort.cli.tables import align
+from mlx_amort.config.model import BlockKind
 from mlx_amort.config.values import Config
 from mlx_amort.cost.memory.estimate import Estimate, Phase, first_order_of, temporaries_of
 from mlx_amort.ops.constants import CPU_QUERY_BLOCK, GPU_QUERY_BLOCK
@@ -18,8 +19,7 @@ _PARTS = {
     "weights": "weights",
     "optimizer_state": "optimizer state",
     "gradients": "gradients, one sum per weight",
-    "activations_attention": "activations kept, attention blocks",
-    "activations_recurrent": "activations kept, recurrent blocks",
+    **{f"activations_{kind}": f"activations kept, {kind} blocks" for kind in get_args(BlockKind)},
     "recurrence_state": "recurrence states, before and after",
     "logits": "logits and their gradient",
     "low_precision_copy": "matrices of half a block, in compute form",
