@@ -65,7 +65,7 @@ def shorten(value: object) -> str:
         return f"({type(value).__name__})"
     try:
         text = "null" if value is None else str(value)
-    # Python writes no whole number of more than 4,300 digits.
+    # Python does not write integers of more than 4,300 digits.
     except ValueError:
         return "(a number of thousands of digits)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -49,7 +49,9 @@ SHOWN_SKIPPED = 5
 @click.option("--validation", metavar="PATH", help="A corpus of its own that is held out, and nothing else.")
 @click.option("--raw", is_flag=True, help="Read a file as the bytes it holds, whatever its kind (data.raw).")
 @click.option("--seq", type=click.IntRange(1), help="Bytes S of a chunk, if not the preset's.")
-@click.option("--patch-stride", type=click.IntRange(1), help="S / stride slots a chunk, if not the preset's.")
+@click.option(
+    "--patch-stride", type=click.IntRange(1), help="S / stride slots per chunk, if not the preset's."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the cards as JSON.")
 def command(
     paths: tuple[str, ...],
@@ -101,7 +103,7 @@ def _card_lines(card: dict[str, Any]) -> Iterator[str]:
     yield card["name"]
     yield f"  size        {counted(card['units'], unit)} in {counted(card['files'], 'file')}"
     if card.get("row_share", 1) < 1:
-        yield f"  weight      {card['weight']:g}, so {card['row_share']:.1%} of the rows a run draws"
+        yield f"  weight      {card['weight']:g}, so {card['row_share']:.1%} of the rows that a run draws"
     for skipped in card["skipped"][:SHOWN_SKIPPED]:
         todo = f"; {skipped['todo']}" if skipped["todo"] else ""
         yield f"  left out    {skipped['path']}: {skipped['reason']}{todo}"

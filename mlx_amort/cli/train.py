@@ -1,4 +1,4 @@
-"""`mlx-amort train`: train a byte language model, or go on with a run that stopped."""
+"""`mlx-amort train`: train a byte language model, or resume a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @config_options(default_preset=DEFAULT_PRESET)
 @click.option("--out", type=USER_PATH, help="Folder of the run. Without one: runs/PRESET-TIME.")
-@click.option("--resume", type=USER_PATH, help="Go on with the run in this folder.")
+@click.option("--resume", type=USER_PATH, help="Resume the run in this folder.")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="STEP", help="Stop and save once this step is done."
 )
@@ -62,7 +62,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Train a byte language model, or go on with a run (--resume).
+    """Train a byte language model, or resume a run (--resume).
 
     A resumed run has its own configuration; flags change only what they name, and what would make it another
     run is refused. Ctrl-C finishes the step, saves and exits 130.

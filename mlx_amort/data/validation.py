@@ -1,4 +1,4 @@
-"""The held-out bytes in a fixed layout: a few long streams a corpus, walked chunk by chunk.
+"""The held-out bytes in a fixed layout: a few long streams per corpus, walked chunk by chunk.
 
 The tail of a corpus is cut into `rows` contiguous streams that overlap by one unit: the last of a stream is
 what the first target of the next is predicted from. So every held-out unit but the first of a corpus, which

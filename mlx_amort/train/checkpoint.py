@@ -1,4 +1,4 @@
-"""What a run needs to go on, on disk: at any instant the newest complete checkpoint loads.
+"""What a run needs to be resumed, on disk: at any instant the newest complete checkpoint loads.
 
     RUN/checkpoints/step-00000123/weights.safetensors     in the model's names
                                   optimizer.safetensors   momentum/NAME, first/NAME, second/NAME, updates
@@ -6,7 +6,7 @@
     RUN/best/step-00000100/       the same, of the best validation (`run.keep_best`)
 
 A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename
-before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run. What
+before it is deleted. So a folder with a step's name is complete, and a hidden one is what a killed run left. What
 may be deleted: train/checkpoint_folders.py.
 """
 

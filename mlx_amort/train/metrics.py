@@ -1,4 +1,4 @@
-"""The log of a run, metrics.jsonl: a JSON object a line, one line a step, and one a validation.
+"""The log of a run, metrics.jsonl: one JSON object per line, one line per step and per validation.
 
     a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, predicted_s (null: by nothing),
                  peak_bytes, applied

@@ -1,4 +1,4 @@
-"""Going on with a run that stopped: from its newest checkpoint, if it is still the same run.
+"""Resumes a run from its newest checkpoint, if it is still the same run.
 
 What decides the bytes of step n, or the arrays of a state, cannot change on resume (`recorded_corpora.FIXED`);
 the length of the run, the schedule and the optimizer's constants can, from the next step on.
@@ -75,7 +75,7 @@ def _resumed(
     is_new = checkpoint is None and not folder.record.exists()
     record = new_record(machine, corpora, command) if is_new else folder.read_record()
     check_same(path, corpora, record)
-    # A log that cannot be read is told before anything is written.
+    # A log that cannot be read is refused before anything is written.
     log = MetricsLog.resumed(folder.metrics, state.step)
     if not is_complete or changed:
         resumed = {"resumed_at": now(), "step": state.step, "command": list(command), "machine": machine}

@@ -2,7 +2,7 @@
 
 RUN/config.yaml      the resolved configuration
     run.json         versions, machine, command, corpora, when it started and was resumed
-    metrics.jsonl    a row a step and a row a validation
+    metrics.jsonl    a row per step and per validation
     checkpoints/     the newest states
     best/            with run.keep_best: the state with the best validation
     .lock            names the process that works on the run

@@ -33,7 +33,7 @@ def acquire(run_folder: Path, what: str) -> str:
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        # Who cannot write there disturbs nobody, and is told by the first file that is to be written.
+        # Who cannot write there disturbs nobody, and is refused by the first file that is to be written.
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return ""
         raise
