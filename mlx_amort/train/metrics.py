@@ -1,7 +1,7 @@
 """The log of a run, metrics.jsonl: one JSON object per line, one line per step and per validation.
 
     a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, predicted_s (null: by nothing),
-                 peak_bytes, applied
+                 peak_bytes, applied; compiled, napped (only where true: step_s is not what a step takes)
     validation   step, bytes, val_bits, val_bytes (predicted), whole (or capped)
 
 What is not finite is null. A skipped step, whose update was not applied, has `applied` false.
@@ -26,6 +26,8 @@ class _OfLaterVersions(TypedDict, total=False):
     grad_norm: float | None
     lr: float
     predicted_s: float | None
+    compiled: bool
+    napped: bool
 
 
 @final
@@ -104,6 +106,11 @@ class MetricsLog:
 def steps_of(rows: Sequence[Row]) -> list[StepRow]:
     """The rows that are steps."""
     return [row for row in rows if "loss_bits" in row]
+
+
+def is_timed(row: StepRow) -> bool:
+    """Whether a step's time is what a step takes: it compiled nothing, and the machine did not nap."""
+    return not row.get("compiled", False) and not row.get("napped", False)
 
 
 def validations_of(rows: Sequence[Row]) -> list[ValidationRow]:
@@ -201,6 +208,8 @@ _STEP: _Wanted = {
     "predicted_s": _NUMBER_OR_NULL,
     "peak_bytes": _COUNT,
     "applied": _SWITCH,
+    "compiled": _SWITCH,
+    "napped": _SWITCH,
 }
 _VALIDATION: _Wanted = {**_PLACE, "val_bits": _NUMBER_OR_NULL, "val_bytes": _COUNT, "whole": _SWITCH}
 _OPTIONAL = frozenset(_OfLaterVersions.__annotations__)

@@ -99,9 +99,9 @@ def test_one_row_replaces_no_sweep_and_no_report_and_says_what_to_do_next(preten
 
 
 def test_without_a_law_the_next_command_is_of_the_same_model(pretended: Path) -> None:
-    arguments = ["--preset", "demo", "--batch", "4", "--seq", "128", "--set", "model.layers=2"]
+    arguments = ["--preset", "demo", "--batch", "4", "--seq", "256", "--set", "model.layers=3"]
     result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
-    command = "next  mlx-amort profile --grid --preset demo --set model.layers=2 --seq 128"
+    command = "next  mlx-amort profile --grid --preset demo --set model.layers=3 --seq 256"
     assert result.stdout.splitlines()[-1] == command
 
 
