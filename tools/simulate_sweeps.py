@@ -96,7 +96,7 @@ RULES = (
 class Score:
     """What became of one sweep; errors of the step times predicted, empty where the fit was refused.
 
-    covers_c0, covers_c1: whether the intervals hold the truth, None where that is no line.
+    covers_c0, covers_c1: whether the intervals hold the truth, None where the truth is not a line.
     """
 
     errors: tuple[float, ...]

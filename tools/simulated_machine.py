@@ -51,7 +51,7 @@ class Truth:
         return line_s + paid_s + self.row_s * each.batch
 
 
-# The costs of the demo on two cores of a server, and what else they may be; the last two are no line.
+# The costs of the demo on two cores of a server, and what else they may be; the last two are not a line.
 TRUTHS = (
     Truth("affine"),
     Truth("affine, update 0.6 of c0", update_share=0.6),

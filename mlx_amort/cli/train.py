@@ -178,7 +178,7 @@ def _with_memory(summary: Summary, run: Run) -> Summary:
 
 
 def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
-    """What to tell when a run's folder can no longer be written, or is gone; None for what may be a bug."""
+    """The mistake to report when a run's folder can no longer be written, or is gone; None for what may be a bug."""
     from mlx_amort.train.checkpoint_folders import how_to_go_on
 
     told = user_error_of(error)

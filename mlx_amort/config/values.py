@@ -234,7 +234,7 @@ class RunConfig:
             raise UserError(
                 "run.sample_prompt",
                 f"is not text in UTF-8 ({error.reason})",
-                "leave out what is no character",
+                "leave out what is not a character",
             ) from error
 
 

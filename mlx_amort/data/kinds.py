@@ -1,6 +1,6 @@
 """What a file is by its first bytes, and what makes text of it.
 
-Bytes that are no text train a model without a word, so a file is asked before it is read: is it text, or of a
+Bytes that are not text train a model without any error, so a file is examined before it is read: is it text, or of a
 kind that is known here? A signature of printable letters alone counts only where the rest is not text either.
 """
 

@@ -22,7 +22,7 @@ class ValidationChunk(NamedTuple):
 
     Shapes: tokens [B, S + 1], inputs and targets overlapping by one; is_counted [B, S], whether target
     tokens[:, 1:] is a held-out unit and not padding. Padding stands only at the end of a stream.
-    `is_start`: every row begins a stream here, so its state is zero; else it goes on from the chunk before.
+    `is_start`: every row begins a stream here, so its state is zero; else it continues from the chunk before.
     """
 
     tokens: Units

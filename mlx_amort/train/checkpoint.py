@@ -50,7 +50,7 @@ from mlx_amort.train.checkpoint_folders import (
 from mlx_amort.train.state import TrainState
 
 FORMAT = 1
-_RESTORE = "restore the file, or delete its folder to go on from the checkpoint before it"
+_RESTORE = "restore the file, or delete its folder to resume from the checkpoint before it"
 
 Arrays = dict[str, mx.array]
 # Name -> shape and dtype that an array of a checkpoint must have.
@@ -247,5 +247,5 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 
 
 def _damaged(path: Path, why: str) -> UserError:
-    todo = f"delete {path.parent} to go on from the checkpoint before it"
+    todo = f"delete {path.parent} to resume from the checkpoint before it"
     return UserError(str(path), why, todo)

@@ -65,7 +65,7 @@ def _resumed(
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
     _check_changes(path, fixed_changes(saved, config))
-    # Giving up the rest of a run that was to be longer is no change of a run that is complete.
+    # Giving up the rest of a run that was to be longer does not change a run that is complete.
     is_complete = state.step >= saved.total_steps
     _check_length(path, state.step, config, stop_after)
     if is_complete and state.step == config.total_steps and changed:
@@ -143,7 +143,7 @@ def _is_before_first_checkpoint(path: Path) -> bool:
 
 
 def nothing_left(path: Path, step: int) -> UserError:
-    """What to tell who asks for changes to a run that has no step left to take."""
+    """The mistake of asking for changes to a run that has no step left to take."""
     return UserError(
         f"--resume {path}",
         f"the run is complete at step {step:,}: nothing is left to train, and nothing was changed",

@@ -62,7 +62,7 @@ class RunFolder:
         return self.path / "sample.txt"
 
     def read_config(self) -> Config:
-        """The run's configuration. Raises: UserError where this is no run's folder."""
+        """The run's configuration. Raises: UserError where this is not a run's folder."""
         self.check_is_run()
         return load(self.config)
 

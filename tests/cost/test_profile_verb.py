@@ -144,7 +144,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [
         (["--batches", "4,x"], "'x'"),
         (["--batches", "0"], "'0'"),
-        (["--batches", "1," + "9" * 5000], "9999[.][.][.]' is none of its values"),
+        (["--batches", "1," + "9" * 5000], "9999[.][.][.]' is not one of its values"),
         (["--optimizers", "moun"], "did you mean 'muon'"),
         (["--activation-checkpointing", "maybe"], "off, on"),
     ],
