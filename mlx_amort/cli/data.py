@@ -103,7 +103,7 @@ def _card_lines(card: dict[str, Any]) -> Iterator[str]:
     yield card["name"]
     yield f"  size        {counted(card['units'], unit)} in {counted(card['files'], 'file')}"
     if card.get("row_share", 1) < 1:
-        yield f"  weight      {card['weight']:g}, so {card['row_share']:.1%} of the rows that a run draws"
+        yield f"  weight      {card['weight']:g}, so {card['row_share']:.1%} of the rows a run draws"
     for skipped in card["skipped"][:SHOWN_SKIPPED]:
         todo = f"; {skipped['todo']}" if skipped["todo"] else ""
         yield f"  left out    {skipped['path']}: {skipped['reason']}{todo}"
