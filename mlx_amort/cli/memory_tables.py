@@ -64,7 +64,7 @@ def describe_estimate(config: Config, found: Estimate) -> str:
     title = (
         f"{config.preset or 'no preset'}: {model.parameters:,} parameters, {model.trunk} trunk, {step.batch} rows × "
         f"{step.effective_window} chunks of {model.seq:,} bytes,\n"
-        f"{step.precision}, {config.optimizer.name}{recomputed}; {step.chunks} chunks a row and {step.accum} "
+        f"{step.precision}, {config.optimizer.name}{recomputed}; {step.chunks} chunks per row and {step.accum} "
         f"micro-batches make no difference"
     )
     rows = [

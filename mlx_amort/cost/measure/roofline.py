@@ -58,7 +58,7 @@ class Rates:
         return max(product.flops_per_s for product in self.products)
 
     def better(self, other: Rates) -> Rates:
-        """The better of two measurements of each rate: what another program took is no limit of the machine."""
+        """The better of two measurements of each rate: what another program took is not a limit of the machine."""
         products = tuple(
             replace(first, flops_per_s=max(first.flops_per_s, second.flops_per_s))
             for first, second in zip(self.products, other.products, strict=True)

@@ -77,7 +77,7 @@ def estimate_with(config: Config, counts: Counts) -> Estimate:
 
 
 def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
-    """The largest temporaries of each kind, in bytes; they do not live together and are no further parts of the peak.
+    """The largest temporaries of each kind, in bytes; they do not live together and are not further parts of the peak.
 
     backward: the most that one half of a block adds to what is kept while it is differentiated. newton_schulz: the
     largest stack's. logits: one float32 array of them. low_precision_copy: 0, for a weight is cast where it is
