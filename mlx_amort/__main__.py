@@ -10,12 +10,26 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Load the command and run it; Ctrl-C while it loads ends it with exit 130 and without a traceback."""
+    _fill_standard_descriptors()
     # Whoever started us may have Ctrl-C ignored, as a shell does for what runs behind it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     from mlx_amort import cli
 
     cli.main()
+
+
+def _fill_standard_descriptors() -> None:
+    """Open nothing in the place of a standard stream that the caller closed, before a file takes its number.
+
+    MLX cannot read a file whose descriptor is 0, and what is written to 1 and 2 would go into a file of ours.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free is taken.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
