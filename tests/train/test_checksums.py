@@ -100,7 +100,7 @@ def test_every_verb_refuses_a_changed_weight(
 def test_what_older_ones_are_whole_is_looked_up(run: Path) -> None:
     for step in (3, 2):
         flip(run / "checkpoints" / f"step-{step:08d}" / OPTIMIZER, 8 * 3000)
-    with pytest.raises(UserError, match="take step-00000001, which is whole: .* --checkpoint 1,"):
+    with pytest.raises(UserError, match=r"take step-00000001, which is whole: .* --checkpoint 1,"):
         checkpoint.load_latest(run)
     (run / "checkpoints" / "step-00000001" / RECORD).write_bytes(b"{}")
     with pytest.raises(UserError, match="restore it from a copy; no older checkpoint") as refusal:
