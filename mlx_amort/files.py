@@ -100,9 +100,3 @@ def flush_to_disk(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def cache_folder() -> Path:
-    """Where what can be made again is kept: $XDG_CACHE_HOME/mlx-amort, ~/.cache where that is not set."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path(os.path.expanduser("~")) / ".cache") / "mlx-amort"

@@ -17,6 +17,7 @@ from mlx_amort.data.corpus import ProgressCallback
 from mlx_amort.errors import UserError
 from mlx_amort.train.checkpoint import config_content, load_config, load_latest
 from mlx_amort.train.checkpoint_folders import CHECKPOINTS, RECORD, complete_checkpoints, has_none_yet
+from mlx_amort.train.checkpoint_record import note_without_checksums
 from mlx_amort.train.metrics import MetricsLog, read_rows
 from mlx_amort.train.recorded_corpora import check_same, check_there, fixed_changes
 from mlx_amort.train.run import Run, model_of, new_record, now, open_data
@@ -91,6 +92,7 @@ def _resumed(
         state,
         log,
         resumed_from=checkpoint,
+        checkpoint_note=note_without_checksums(checkpoint) if checkpoint else "",
         changed=tuple(changed),
         lock_note=lock_note,
     )

@@ -33,6 +33,7 @@ class Run:
 
     For a resumed run, resumed_from: the checkpoint; changed: keys that were given other values than it had.
     lock_note: why other processes cannot be kept out of its folder; empty where they are.
+    checkpoint_note: why the checkpoint it resumed from could not be verified; empty where it was.
     """
 
     folder: RunFolder
@@ -47,6 +48,7 @@ class Run:
     resumed_from: Path | None = None
     changed: tuple[Difference, ...] = ()
     lock_note: str = ""
+    checkpoint_note: str = ""
 
     @property
     def unit(self) -> str:
