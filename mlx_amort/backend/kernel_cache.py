@@ -47,7 +47,9 @@ def keep_kernels() -> None:
     """
     if sys.platform != "linux":
         return
-    outer = tempfile.gettempdir()
+    outer = _temporary_folder()
+    if outer is None:
+        return
     kept, _, inherited = os.environ.get(_MARK, "").partition(os.pathsep)
     if kept and os.environ.get("TMPDIR") == kept:
         tempfile.tempdir = outer = inherited
@@ -61,10 +63,19 @@ def keep_kernels() -> None:
 
 
 def kernels_folder() -> Path | None:
-    """The folder that holds mlx/VERSION/cpu; None where MLX compiles no kernels for the CPU."""
+    """The folder that holds mlx/VERSION/cpu; None where MLX compiles no kernels for the CPU, or has no folder."""
     if sys.platform != "linux":
         return None
-    return _told_folder() or Path(tempfile.gettempdir())
+    outer = _temporary_folder()
+    return _told_folder() or (None if outer is None else Path(outer))
+
+
+def _temporary_folder() -> str | None:
+    """Where Python puts temporary files; None where no such folder can be written: the disk is full."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return None
 
 
 def has_compiler() -> bool:

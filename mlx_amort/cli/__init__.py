@@ -1,4 +1,4 @@
-"""The command `mlx-amort`: finds the verb, loads only what it needs, and tells mistakes in one line."""
+"""The command `mlx-amort`: finds the verb, loads only what it needs, and reports a mistake in one line."""
 
 from __future__ import annotations
 

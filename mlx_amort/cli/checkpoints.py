@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mlx_amort.errors import UserError
+import click
+
+from mlx_amort.errors import UserError, printable
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 
 def checkpoint_of(run: Path, step: int | None, is_best: bool = False) -> Path:
@@ -29,6 +35,16 @@ def checkpoint_of(run: Path, step: int | None, is_best: bool = False) -> Path:
             f"name one of {', '.join(map(str, found))}; run.keep_checkpoints says how many a run keeps",
         )
     return found[step]
+
+
+def weights_of(checkpoint: Path) -> dict[str, mx.array]:
+    """The verified weights of a checkpoint; says on standard error where there is nothing to verify them by."""
+    from mlx_amort.train.checkpoint import load_weights
+    from mlx_amort.train.checkpoint_record import note_without_checksums
+
+    if note := note_without_checksums(checkpoint):
+        click.echo(f"note: {printable(note)}", err=True)
+    return load_weights(checkpoint)
 
 
 def step_of(checkpoint: Path) -> int:

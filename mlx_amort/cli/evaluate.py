@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mlx_amort.cli.checkpoints import checkpoint_of, step_of
+from mlx_amort.cli.checkpoints import checkpoint_of, step_of, weights_of
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.cli.progress import ProgressLine
 from mlx_amort.config.conversion import parse_source
@@ -50,7 +50,7 @@ def command(
     from mlx_amort.data.opening import open_corpora, open_whole
     from mlx_amort.evaluate import evaluate
     from mlx_amort.model.byte_lm import ByteLM
-    from mlx_amort.train.checkpoint import load_config, load_weights
+    from mlx_amort.train.checkpoint import load_config
 
     checkpoint = checkpoint_of(run, step, best)
     config = load_config(checkpoint)
@@ -64,7 +64,7 @@ def command(
     set_cpu_cache_limit()
     progress = ProgressLine("evaluating", "chunk")
     result = evaluate(
-        ByteLM(config.model, config.step.precision), load_weights(checkpoint), corpora, progress=progress
+        ByteLM(config.model, config.step.precision), weights_of(checkpoint), corpora, progress=progress
     )
     progress.close()
     record = {

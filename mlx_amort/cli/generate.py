@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from mlx_amort.amounts import parse_size
-from mlx_amort.cli.checkpoints import checkpoint_of, step_of
+from mlx_amort.cli.checkpoints import checkpoint_of, step_of, weights_of
 from mlx_amort.cli.options import USER_PATH
 from mlx_amort.config.values import RunConfig
 from mlx_amort.errors import UserError, harmless
@@ -88,7 +88,7 @@ def command(
     from mlx_amort.backend import set_cpu_cache_limit
     from mlx_amort.generate import sample
     from mlx_amort.model.byte_lm import ByteLM
-    from mlx_amort.train.checkpoint import load_config, load_weights
+    from mlx_amort.train.checkpoint import load_config
 
     bytes_wanted = parse_size(count, "--bytes")
     checkpoint = checkpoint_of(run, step, best)
@@ -96,7 +96,7 @@ def command(
     prompt_bytes = _prompt_bytes(prompt, prompt_file)
     set_cpu_cache_limit()
     model = ByteLM(config.model, config.step.precision)
-    weights = load_weights(checkpoint)
+    weights = weights_of(checkpoint)
     drawn = sample(model, weights, prompt_bytes, bytes_wanted, temperature, top_k, seed, top_p)
     if not as_json:
         write_bytes(drawn)
@@ -130,6 +130,9 @@ def _prompt_bytes(prompt: str, prompt_file: str | None) -> bytes:
     if prompt:
         raise UserError("--prompt-file", "a prompt is given too", "give one of --prompt and --prompt-file")
     name = "standard input" if prompt_file == STANDARD_INPUT else prompt_file
+    # None where it was closed before Python started.
+    if prompt_file == STANDARD_INPUT and sys.stdin is None:
+        raise UserError("--prompt-file -", "standard input is closed", "pipe the prompt in")
     try:
         if prompt_file == STANDARD_INPUT:
             return sys.stdin.buffer.read()

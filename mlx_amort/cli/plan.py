@@ -140,14 +140,21 @@ def describe_plan(plan: Plan, model: CostModel) -> str:
     if plan.time_to_quality is not None:
         parts.append(_describe_time_to_quality(plan.time_to_quality))
     if plan.noise is not None:
-        parts.append(_describe_noise(plan.noise, heading, model.is_rejected))
+        parts.append(_describe_noise(plan.noise, heading, _why_no_best(plan, model)))
     parts += [f"note: {warning}" for warning in plan.warnings]
     return "\n\n".join(parts)
 
 
-def _describe_noise(noise: NoiseAdvice, heading: list[str], is_rejected: bool) -> str:
+def _why_no_best(plan: Plan, model: CostModel) -> str:
+    if model.is_rejected:
+        return "none, the cost model is rejected"
+    if not model.predicts(plan.choice.configuration):
+        return f"none, the cost model is that of {model.setting.label}"
+    return "none, c0 is not positive"
+
+
+def _describe_noise(noise: NoiseAdvice, heading: list[str], why_none: str) -> str:
     best = [f"{name} {size:,.0f}" for name, size in noise.best_bytes_per_step.items() if size is not None]
-    why_none = "none, the cost model is rejected" if is_rejected else "none, c0 is not positive"
     text = (
         f"noise scale {noise.noise_scale_bytes:,.0f} bytes: "
         f"best bytes per step, sqrt(T_crit c0 / c1): {', '.join(best) or why_none}"

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from mlx_amort.amounts import shorten
 from mlx_amort.errors import UserError, did_you_mean
 
+WORDS_FOR_NULL = ("null", "none", "~", "")
 _FINITE = "must be a finite number"
 # Below the smallest normal number float32 loses digits, and MLX may take it for 0.
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127

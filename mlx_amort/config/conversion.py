@@ -13,12 +13,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mlx_amort.amounts import shorten
-from mlx_amort.config.checks import choices
+from mlx_amort.config.checks import WORDS_FOR_NULL, choices
 from mlx_amort.config.values import SourceConfig
 from mlx_amort.config.yaml_text import parse_yaml
 from mlx_amort.errors import UserError, did_you_mean
 
-_TRUE, _FALSE, _NULL = ("true", "yes", "on"), ("false", "no", "off"), ("null", "none", "~", "")
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 # What versions before this one called a choice, by its key: read, never written.
 _FORMER_NAMES = {"step.tbptt": {"sliding": "consecutive"}}
 # Of a whole number in another base, as YAML 1.2 writes it.
@@ -42,7 +42,7 @@ def parse_source(text: str) -> SourceConfig:
 def _exists(path: str) -> bool:
     try:
         return os.path.lexists(os.path.expanduser(path))
-    # A NUL character, which is told of later.
+    # A NUL character, which is refused later.
     except ValueError:
         return False
 
@@ -60,7 +60,7 @@ def convert(value: Any, declared: Any, key: str, where: str) -> Any:
     if isinstance(value, str) and choices(declared):
         value = current_name(key, value.strip())
     if get_origin(declared) in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.strip().lower() in _NULL):
+        if value is None or (isinstance(value, str) and value.strip().lower() in WORDS_FOR_NULL):
             return None
         (declared,) = (option for option in get_args(declared) if option is not type(None))
     if get_origin(declared) is tuple:

@@ -1,4 +1,4 @@
-"""Everything a run can be told beside its model (`config/model.py`), as frozen dataclasses.
+"""Every setting of a run beside its model (`config/model.py`), as frozen dataclasses.
 
 A default stands in these two files and nowhere else. `None` (null in YAML) always means absent.
 
@@ -12,6 +12,7 @@ from typing import Literal
 
 from mlx_amort.amounts import shorten
 from mlx_amort.config.checks import (
+    WORDS_FOR_NULL,
     check_above_zero,
     check_at_least,
     check_at_most,
@@ -179,6 +180,12 @@ class DataConfig:
             raise UserError("data.sources", "is empty", "name a file, a folder or builtin:docs")
         if self.validation is not None:
             _check_path("data.validation", self.validation)
+            if self.validation.strip().lower() in WORDS_FOR_NULL:
+                raise UserError(
+                    f"data.validation={self.validation}",
+                    "means that no corpus is named",
+                    f"for a file of that name write ./{self.validation}",
+                )
         if not 0 < self.validation_fraction < 1:
             raise UserError(
                 f"data.validation_fraction={self.validation_fraction:g}",
@@ -227,7 +234,7 @@ class RunConfig:
             raise UserError(
                 "run.sample_prompt",
                 f"is not text in UTF-8 ({error.reason})",
-                "leave out what is no character",
+                "leave out what is not a character",
             ) from error
 
 

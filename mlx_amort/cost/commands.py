@@ -83,7 +83,7 @@ def grid_command(profile: Profile, file: Path) -> str:
 def _can_forecast(fit: CostModel, choice: Candidate) -> bool:
     """Whether the profile holds for its own choice, which may be of a setting that was not fitted."""
     configuration = replace(choice.configuration, precision=fit.setting.precision)
-    return not fit.is_rejected and fit.setting.differs(configuration) is None
+    return fit.predicts(configuration)
 
 
 def _model_words(model: Mapping[str, Any], preset: Config) -> list[str]:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlx_amort.backend.cache_folder import cache_folder
 from mlx_amort.config.values import Config
 from mlx_amort.cost.profile import OPTIMIZER_KEYS, Fact, Profile
 from mlx_amort.cost.profile_file import FILE_NAME
-from mlx_amort.files import cache_folder
 
 # What is measured beside a profile that has a cost model, until it has one of its own.
 LATEST_FILE_NAME = "profile.latest.json"

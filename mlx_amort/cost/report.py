@@ -98,9 +98,10 @@ def _coefficients(model: CostModel) -> str:
 
 
 def _measurements(profile: Profile) -> str:
-    ceiling = None if profile.cost_model is None else profile.cost_model.ceiling_bytes_per_s
+    model = profile.cost_model
     lines = []
     for each in profile.measurements:
+        ceiling = model.ceiling_bytes_per_s if model and model.predicts(each.configuration) else None
         size = each.configuration.bytes_per_step
         cells = [each.configuration.label, f"{size:,}"]
         if each.step_s is None:

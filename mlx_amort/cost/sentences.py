@@ -10,7 +10,7 @@ from mlx_amort.cost.configuration import Measurement
 from mlx_amort.cost.measure.roofline import OPTIMIZERS, Roofline
 from mlx_amort.cost.profile import Prediction, Profile
 from mlx_amort.cost.time.cost_model import CostModel
-from mlx_amort.cost.time.diagnostics import LARGEST_DRIFT, describe_drift
+from mlx_amort.cost.time.diagnostics import THRESHOLDS, describe_drift
 
 
 def describe_measurement(measurement: Measurement) -> str:
@@ -58,8 +58,8 @@ def describe_findings(profile: Profile) -> list[str]:
     if drift is not None:
         change = (profile.cost_model.drift if profile.cost_model else None) or 0.0
         # A machine that changed explains all that follows.
-        place = 0 if change > LARGEST_DRIFT else len(lines)
-        why = f"; {describe_drift(change)}" if change > LARGEST_DRIFT else ""
+        place = 0 if change > THRESHOLDS.doubtful_drift else len(lines)
+        why = f"; {describe_drift(change)}" if change > THRESHOLDS.doubtful_drift else ""
         lines.insert(
             place,
             f"anchor measured {drift.visits} times: last to first {100 * drift.last_to_first:+.1f} %, "

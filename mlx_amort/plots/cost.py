@@ -263,7 +263,7 @@ def _draw_chosen(
     rate = chosen.bytes_per_step / chosen.measured_s
     share = f", {rate / model.ceiling_bytes_per_s:.0%} of the ceiling" if model.ceiling_bytes_per_s else ""
     label = (
-        f"chosen: {chosen.optimizer} {chosen.name}, {chosen.measured_s / unit_s:.3g} {unit}\n"
+        f"configured: {chosen.optimizer} {chosen.name}, {chosen.measured_s / unit_s:.3g} {unit}\n"
         f"({rate:,.0f} bytes/s{share})"
     )
     for axis, y in ((times, chosen.measured_s / unit_s), (rates, rate)):

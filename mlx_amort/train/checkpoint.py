@@ -1,18 +1,17 @@
-"""What a run needs to go on, on disk: at any instant the newest complete checkpoint loads.
+"""What a run needs to be resumed, on disk: at any instant the newest complete checkpoint loads.
 
     RUN/checkpoints/step-00000123/weights.safetensors     in the model's names
                                   optimizer.safetensors   momentum/NAME, first/NAME, second/NAME, updates
-                                  checkpoint.json         step, resolved configuration, versions
+                                  checkpoint.json         train/checkpoint_record.py: step, configuration, checksums
     RUN/best/step-00000100/       the same, of the best validation (`run.keep_best`)
 
 A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename
-before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run. What
+before it is deleted. So a folder with a step's name is complete, and a hidden one is what a killed run left. What
 may be deleted: train/checkpoint_folders.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -36,7 +35,6 @@ from mlx_amort.optim.update import gradient_norm
 from mlx_amort.train.checkpoint_folders import (
     BEST,
     CHECKPOINTS,
-    NAME,
     OPTIMIZER,
     RECORD,
     WEIGHTS,
@@ -47,10 +45,10 @@ from mlx_amort.train.checkpoint_folders import (
     is_complete,
     newest_checkpoint,
 )
+from mlx_amort.train.checkpoint_record import check_files, damaged, read_record, record_text, unreadable
 from mlx_amort.train.state import TrainState
 
-FORMAT = 1
-_RESTORE = "restore the file, or delete its folder to go on from the checkpoint before it"
+_RESTORE = "restore the file, or delete its folder to resume from the checkpoint before it"
 
 Arrays = dict[str, mx.array]
 # Name -> shape and dtype that an array of a checkpoint must have.
@@ -138,7 +136,7 @@ def load(path: Path) -> LoadedCheckpoint:
     """Load one checkpoint's folder. Raises: UserError as `load_latest`."""
     config = load_config(path)
     weights = load_weights(path)
-    step = _read_record(path)["step"]
+    step = read_record(path)["step"]
     optimizer = _load_arrays(path / OPTIMIZER, _expected_optimizer(config))
     return LoadedCheckpoint(TrainState(weights, optimizer, step), config, path)
 
@@ -155,7 +153,7 @@ def load_config(path: Path) -> Config:
 
 def config_content(path: Path) -> dict[str, Any]:
     """That configuration in plain values, with the keys that the version had that wrote it."""
-    return dict(_read_record(path)["config"])
+    return dict(read_record(path)["config"])
 
 
 def _write(final: Path, state: TrainState, config: Config) -> None:
@@ -165,8 +163,8 @@ def _write(final: Path, state: TrainState, config: Config) -> None:
     temporary.mkdir()
     mx.save_safetensors(str(temporary / WEIGHTS), state.weights)
     mx.save_safetensors(str(temporary / OPTIMIZER), state.optimizer)
-    record = {"format": FORMAT, "step": state.step, "versions": versions(), "config": to_dict(config)}
-    (temporary / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    text = record_text(temporary, state.step, versions(), to_dict(config))
+    (temporary / RECORD).write_text(text, encoding="utf-8")
     for name in (WEIGHTS, OPTIMIZER, RECORD):
         flush_to_disk(temporary / name)
     flush_to_disk(temporary)
@@ -174,28 +172,8 @@ def _write(final: Path, state: TrainState, config: Config) -> None:
     flush_to_disk(final.parent)
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        found, step, config = record["format"], record["step"], record["config"]
-    except OSError as error:
-        raise _unreadable(path / RECORD, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path / RECORD, "is not a checkpoint's record") from error
-    if found != FORMAT:
-        raise UserError(
-            str(path), f"has format {found}", f"this version reads format {FORMAT}: use the one that wrote it"
-        )
-    # true is an int to Python.
-    if not isinstance(config, dict) or not isinstance(step, int) or isinstance(step, bool):
-        raise _damaged(path / RECORD, "is not a checkpoint's record")
-    named = NAME.fullmatch(path.name)
-    if step < 0 or (named is not None and int(named[1]) != step):
-        raise _damaged(path / RECORD, f"says step {step}, which is not that of its folder's name")
-    return dict(record)
-
-
 def _load_arrays(path: Path, expected: Expected) -> Arrays:
+    check_files(path.parent, [path.name])
     try:
         loaded = mx.load(str(path))
         assert isinstance(loaded, dict)
@@ -203,7 +181,7 @@ def _load_arrays(path: Path, expected: Expected) -> Arrays:
         mx.eval(loaded)
     except (RuntimeError, ValueError) as error:
         _check_opens(path)
-        raise _damaged(path, f"cannot be read ({' '.join(str(error).split())})") from error
+        raise damaged(path, f"cannot be read ({' '.join(str(error).split())})") from error
     _check(path, loaded, expected)
     return {name: loaded[name] for name in expected}
 
@@ -239,13 +217,4 @@ def _check_opens(path: Path) -> None:
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(str(path), f"cannot be read ({error.strerror})", advice(error))
-
-
-def _damaged(path: Path, why: str) -> UserError:
-    todo = f"delete {path.parent} to go on from the checkpoint before it"
-    return UserError(str(path), why, todo)
+        raise unreadable(path, error) from error

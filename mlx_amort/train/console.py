@@ -57,8 +57,8 @@ class Console:
     def header(self, run: Run, last_step: int, pace: Pace) -> None:
         """Say what was resolved, what is forecast, and that the first step takes longer than the others."""
         self._last_step, self._unit = last_step, run.unit
-        if run.lock_note:
-            self.note(f"note        {run.lock_note}")
+        for note in filter(None, (run.lock_note, run.checkpoint_note)):
+            self.note(f"note        {note}")
         for line in header_lines(run):
             self._line(line)
         if run.state.step < last_step:

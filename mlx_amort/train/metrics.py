@@ -1,4 +1,4 @@
-"""The log of a run, metrics.jsonl: a JSON object a line, one line a step, and one a validation.
+"""The log of a run, metrics.jsonl: one JSON object per line, one line per step and per validation.
 
     a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, predicted_s (null: by nothing),
                  peak_bytes, applied; compiled, napped (only where true: step_s is not what a step takes)
@@ -66,7 +66,7 @@ class MetricsLog:
 
     @classmethod
     def resumed(cls, path: Path, step: int) -> MetricsLog:
-        """The log of a run that goes on after `step`, without the rows of later steps, which are taken again.
+        """The log of a run that is resumed after `step`, without the rows of later steps, which are taken again.
 
         A killed run may have logged more steps than it saved, and left a line cut short.
         Raises: UserError when the rows are not in the order of one run.
@@ -131,7 +131,7 @@ def over_the_same_text(row: ValidationRow, rows: Sequence[ValidationRow]) -> lis
 def read_rows(path: Path) -> list[Row]:
     """Every whole row of a log, without a last line that a kill cut short.
 
-    Raises: UserError for another line that is no row, with its number; for what is no file or cannot be read.
+    Raises: UserError for another line that is not a row, with its number; for what is not a file or cannot be read.
     """
     if not path.exists():
         return []

@@ -16,7 +16,7 @@ from mlx_amort.amounts import format_duration
 
 # Beyond this the machine is not as it was when it was profiled: another program on it, or heat.
 LARGEST_DEVIATION = 0.05
-# A median that wavers about the limit is told once: it has returned when it is well within.
+# A median that wavers about the limit is reported once: it has returned when it is well within.
 RETURNED_DEVIATION = LARGEST_DEVIATION / 2
 WATCHED_STEPS = 16
 LEAST_WATCHED_STEPS = 8
@@ -24,7 +24,7 @@ LEAST_WATCHED_STEPS = 8
 FIRST_STEPS = 5
 FIRST_STEPS_S = 5.0
 MOST_FIRST_STEPS = 30
-# A deviation is told again once it has grown by this factor.
+# A deviation is reported again once it has grown by this factor.
 _TOLD_AGAIN = 2.0
 
 Change = Literal["forecast", "left", "returned"]
@@ -133,7 +133,7 @@ class Pace:
 
     @property
     def predicted_s(self) -> float | None:
-        """What a step is expected to take; None as long as nothing tells it."""
+        """What a step is expected to take; None as long as nothing is known of it."""
         return None if self.forecast is None else self.forecast.step_s
 
     @property
@@ -152,9 +152,9 @@ class Pace:
         return statistics.median(self._recent_s)
 
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
-        """Note a step that counts, and tell what it changes: there is a forecast now, the median left it, or is back.
+        """Note a step that counts, and say what it changes: there is a forecast now, the median left it, or is back.
 
-        It leaves again when it is twice as far off as when that was last told, or to the other side.
+        It leaves again when it is twice as far off as when that was last reported, or to the other side.
         """
         self._steps_s.append(step_s)
         self._recent_s.append(step_s)

@@ -1,4 +1,4 @@
-"""Going on with a run that stopped: from its newest checkpoint, if it is still the same run.
+"""Resumes a run from its newest checkpoint, if it is still the same run.
 
 What decides the bytes of step n, or the arrays of a state, cannot change on resume (`recorded_corpora.FIXED`);
 the length of the run, the schedule and the optimizer's constants can, from the next step on.
@@ -17,6 +17,7 @@ from mlx_amort.data.corpus import ProgressCallback
 from mlx_amort.errors import UserError
 from mlx_amort.train.checkpoint import config_content, load_config, load_latest
 from mlx_amort.train.checkpoint_folders import CHECKPOINTS, RECORD, complete_checkpoints, has_none_yet
+from mlx_amort.train.checkpoint_record import note_without_checksums
 from mlx_amort.train.metrics import MetricsLog, read_rows
 from mlx_amort.train.recorded_corpora import check_same, check_there, fixed_changes
 from mlx_amort.train.run import Run, model_of, new_record, now, open_data
@@ -65,7 +66,7 @@ def _resumed(
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
     _check_changes(path, fixed_changes(saved, config))
-    # Giving up the rest of a run that was to be longer is no change of a run that is complete.
+    # Giving up the rest of a run that was to be longer does not change a run that is complete.
     is_complete = state.step >= saved.total_steps
     _check_length(path, state.step, config, stop_after)
     if is_complete and state.step == config.total_steps and changed:
@@ -75,7 +76,7 @@ def _resumed(
     is_new = checkpoint is None and not folder.record.exists()
     record = new_record(machine, corpora, command) if is_new else folder.read_record()
     check_same(path, corpora, record)
-    # A log that cannot be read is told before anything is written.
+    # A log that cannot be read is refused before anything is written.
     log = MetricsLog.resumed(folder.metrics, state.step)
     if not is_complete or changed:
         resumed = {"resumed_at": now(), "step": state.step, "command": list(command), "machine": machine}
@@ -91,6 +92,7 @@ def _resumed(
         state,
         log,
         resumed_from=checkpoint,
+        checkpoint_note=note_without_checksums(checkpoint) if checkpoint else "",
         changed=tuple(changed),
         lock_note=lock_note,
     )
@@ -143,7 +145,7 @@ def _is_before_first_checkpoint(path: Path) -> bool:
 
 
 def nothing_left(path: Path, step: int) -> UserError:
-    """What to tell who asks for changes to a run that has no step left to take."""
+    """The mistake of asking for changes to a run that has no step left to take."""
     return UserError(
         f"--resume {path}",
         f"the run is complete at step {step:,}: nothing is left to train, and nothing was changed",

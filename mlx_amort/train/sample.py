@@ -11,7 +11,7 @@ from mlx_amort.train.run import Run
 
 @held_signals()
 def write_sample(run: Run, console: Console, interrupt: Interrupt) -> None:
-    """Let the model go on from `run.sample_prompt`, into sample.txt; say so when it cannot."""
+    """Let the model continue `run.sample_prompt`, into sample.txt; say so when it cannot."""
     settings = run.config.run
     if interrupt.is_set or settings.sample_bytes == 0:
         return

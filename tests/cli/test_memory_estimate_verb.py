@@ -110,7 +110,7 @@ def test_measure_holds_it_against_real_steps() -> None:
     [
         (["--measure"], "error: --measure: needs a configuration"),
         (["--memory", "16"], "error: --memory 16: has no unit; write 16GB or 16MB"),
-        (["--memory", "much"], "error: --memory 'much': is no amount of bytes"),
+        (["--memory", "much"], "error: --memory 'much': is not an amount of bytes"),
         (["--measure", "--preset", "titan", "--batch", "4000"], "error: --measure: it needs about "),
         (
             ["--measure", "--preset", "demo", "--batch", "1", "--set", "run.memory_limit_bytes=1000"],

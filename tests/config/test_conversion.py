@@ -11,6 +11,7 @@ from mlx_amort.config.reading import (
     resolve,
 )
 from mlx_amort.config.values import (
+    DataConfig,
     SourceConfig,
 )
 from mlx_amort.errors import UserError
@@ -170,3 +171,9 @@ def test_yaml_sources_take_all_three_spellings(tmp_path: Path) -> None:
     file.write_text("data:\n  sources: [a, b:2, {path: c, weight: 3e0}]\n", encoding="utf-8")
     names = ((source.path, source.weight) for source in resolve(file=file).data.sources)
     assert [(Path(path).name, weight) for path, weight in names] == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+
+
+@pytest.mark.parametrize("name", ["null", "None", "~", " "])
+def test_a_held_out_corpus_is_not_named_like_none(name: str) -> None:
+    with pytest.raises(UserError, match=r"means that no corpus is named; for a file of that name write \./"):
+        DataConfig(validation=name)

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlx_amort.config.checks import choices
+from mlx_amort.config.checks import WORDS_FOR_NULL, choices
 from mlx_amort.config.model import LARGEST_LAYERS, LARGEST_WIDTH, ModelConfig
 from mlx_amort.config.reading import (
     Difference,
@@ -78,7 +78,7 @@ def configs(draw: st.DrawFn) -> Config:
             validation_fraction=draw(fractions),
             validation_split=one(get_type_hints(DataConfig)["validation_split"]),
             # What reads as null is no name; a run saves whole paths.
-            validation=draw(st.none() | path.filter(lambda name: name.lower() not in ("null", "none", "~"))),
+            validation=draw(st.none() | path.filter(lambda name: name.strip().lower() not in WORDS_FOR_NULL)),
             raw=draw(st.booleans()),
         ),
         run=RunConfig(

@@ -29,7 +29,7 @@ GRID = str(Path(__file__).parents[1] / "data" / "published_grid.csv")
 
 def test_fit_prints_the_known_answer_and_what_was_kept_out() -> None:
     output = CliRunner().invoke(fit, [GRID], catch_exceptions=False).output
-    assert output.startswith("The affine law holds")
+    assert output.startswith("The affine cost model holds")
     for part in (
         "53.147 µs/byte",
         "1.6568 s",

@@ -41,7 +41,7 @@ def test_the_panels_of_the_cost_curve_hold_no_text_and_the_legend_lies_beside_th
         assert not axis.texts
         assert not box.overlaps(axis.get_window_extent())
     texts = legend_of(figure)
-    assert sum(text.startswith("chosen: ") for text in texts) == 1
+    assert sum(text.startswith("configured: ") for text in texts) == 1
     assert sum(text.startswith("ceiling 1/c1") for text in texts) == 1
     assert figure.get_suptitle() == "demo, 1,234,567 parameters  ·  a processor, 2 cores, cpu"
 

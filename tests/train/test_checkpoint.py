@@ -150,9 +150,10 @@ def test_everything_is_on_disk_before_it_bears_its_name_and_before_an_older_one_
 @pytest.mark.parametrize("length", [0, 7, 500])
 @pytest.mark.parametrize("name", [WEIGHTS, OPTIMIZER, RECORD])
 def test_a_truncated_file_is_refused_by_name(tmp_path: Path, config: Config, name: str, length: int) -> None:
-    path = checkpoint.save(tmp_path, state_of(config, 1), config)
+    checkpoint.save(tmp_path, state_of(config, 1), config)
+    path = checkpoint.save(tmp_path, state_of(config, 2), config)
     os.truncate(path / name, length)
-    with pytest.raises(UserError, match=f"{name}.*delete.*checkpoint before it"):
+    with pytest.raises(UserError, match=f"{name}: is not .* take step-00000001, which is whole"):
         checkpoint.load_latest(tmp_path)
 
 

@@ -16,13 +16,14 @@ from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.measure.holdout import VISITS, choose_holdout
 from mlx_amort.cost.measure.request import SweepRequest, open_profile
 from mlx_amort.cost.measure.roofline import roofline_of
-from mlx_amort.cost.measure.sweep_plan import configurations_around, middle_of, plan_sweep
+from mlx_amort.cost.measure.sweep_plan import configurations_around, holdout_seconds, middle_of, plan_sweep
 from mlx_amort.cost.measure.sweep_record import Measurer, SweepProgress, SweepRecord
 from mlx_amort.cost.measure.time_budget import affordable_base, grown_base
 from mlx_amort.cost.profile import Cut, Drift, Fact, Prediction, Profile, Visit
 from mlx_amort.cost.profile_file import FILE_NAME
 from mlx_amort.cost.profile_store import LATEST_FILE_NAME, put_previous_aside
 from mlx_amort.cost.sentences import describe_prediction
+from mlx_amort.cost.time.diagnostics import SUSPECT_ROUNDS
 from mlx_amort.cost.time.fitting import refit
 
 
@@ -48,7 +49,7 @@ def run_sweep(
     if sweep.measure_anchor():
         plan_sweep(sweep.record)
         sweep.measure_grid()
-    sweep.fit()
+    sweep.visit_suspects()
     sweep.measure_holdout()
     sweep.measure_roofline_again()
     sweep.finish()
@@ -189,9 +190,26 @@ class Sweep:
         smaller = self.record.smaller_that_did_not_fit(visit.configuration)
         return "" if smaller is None else f"{smaller.label} did not fit"
 
-    def fit(self) -> None:
-        """The cost model of what was measured so far, or why there is none."""
-        refit(self.profile)
+    def visit_suspects(self) -> None:
+        """Fit, and visit again what does not agree with the rest, in either direction, before anything is judged.
+
+        Not once configurations are held out: the cost model that predicted them stays.
+        """
+        profile = self.profile
+        refit(profile)
+        for _ in range(SUSPECT_ROUNDS):
+            if profile.cost_model is None or profile.holdout or profile.anchor is None:
+                return
+            for suspect in profile.cost_model.suspects:
+                left_s = self.record.left_s()
+                needed_s = self.record.seconds_of(suspect) + holdout_seconds(self.record)
+                if left_s is not None and needed_s > left_s:
+                    self.progress.line(
+                        f"{suspect.label} does not agree with the rest; no time to visit it again"
+                    )
+                else:
+                    self.record.measure(suspect, count="visited again: ")
+            refit(profile)
 
     def measure_holdout(self) -> None:
         """Predict configurations that were not measured, write the predictions down, measure them, judge again.

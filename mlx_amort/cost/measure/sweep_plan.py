@@ -19,6 +19,7 @@ from mlx_amort.cost.measure.time_budget import (
     row_seconds,
 )
 from mlx_amort.cost.profile import Cut, SweepPlan
+from mlx_amort.cost.time.diagnostics import SUSPECT_ROUNDS, THRESHOLDS
 
 # Of the time left for the grid, at most so much is kept for what comes after it.
 _MOST_RESERVED = 0.5
@@ -28,7 +29,8 @@ def configurations_around(record: SweepRecord, base: Configuration) -> list[Conf
     """The grid around `base`, or every combination of the lists that were given."""
     request = record.request
     if request.is_grid:
-        return default_grid(base, request.lists, request.base.model.patch_stride)
+        model = request.base.model
+        return default_grid(base, request.lists, model.patch_stride if model.is_patched else 1)
     return product_grid(base, request.lists)
 
 
@@ -58,20 +60,21 @@ def plan_sweep(record: SweepRecord) -> None:
     wanted = [each for each in configurations_around(record, profile.base) if profile.first_of(each) is None]
     left_s = record.left_s()
     if left_s is not None:
-        # The anchor's repeats and the held-out configurations are no less necessary than the grid; nor are they
-        # more: without enough points there is no cost model to hold them against.
-        reserved_s = (ANCHOR_VISITS - 1 + LEAST * VISITS) * record.seconds_of(record.anchor)
+        # The anchor's repeats, suspects and the held-out configurations are as necessary as the grid; nor are
+        # they more: without enough points there is no cost model to hold them against.
+        again = ANCHOR_VISITS - 1 + SUSPECT_ROUNDS * THRESHOLDS.most_suspects
+        reserved_s = again * record.seconds_of(record.anchor) + holdout_seconds(record)
         left_s -= min(reserved_s, _MOST_RESERVED * max(0.0, left_s))
     kept, cuts = cut_to_budget(wanted, record.seconds_of, left_s)
     pushed: list[Configuration] = []
-    again: list[Configuration] = []
+    repeats: list[Configuration] = []
     if record.request.is_grid:
         pushed, beyond = _push(record, profile.base, kept, left_s)
         cuts += beyond
         if left_s is not None:
             left_s -= sum(record.seconds_of(each) for each in kept + pushed)
-        again = repeats_within(kept + pushed, record.seconds_of, left_s)
-    visits = mixed_order(kept + pushed, record.anchor, ascending=pushed, again=again)
+        repeats = repeats_within(kept + pushed, record.seconds_of, left_s)
+    visits = mixed_order(kept + pushed, record.anchor, ascending=pushed, again=repeats)
     profile.plan = SweepPlan(visits, [], measured_before=len(profile.measurements))
     total_s = sum(record.seconds_of(visit.configuration) for visit in visits)
     if visits:
@@ -79,6 +82,11 @@ def plan_sweep(record: SweepRecord) -> None:
     for cut in cuts:
         record.note_cut(cut)
     record.save()
+
+
+def holdout_seconds(record: SweepRecord) -> float:
+    """What measuring held-out configurations takes, guessed before they are chosen."""
+    return LEAST * VISITS * record.seconds_of(record.anchor)
 
 
 def _push(

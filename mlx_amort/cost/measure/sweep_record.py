@@ -80,7 +80,7 @@ class SweepRecord:
         """Measure in what is left of the budget, and keep what comes of it."""
         label = configuration.label
         self.progress.doing(f"{count}measuring {label}")
-        found = measure_settled(lambda: self.measurer.step(configuration, self.left_s()), self._tell_spread)
+        found = measure_settled(lambda: self.measurer.step(configuration, self._limit_s()), self._tell_spread)
         measurement = replace(found, is_anchor=is_anchor)
         self.profile.measurements.append(measurement)
         self.save()
@@ -94,7 +94,7 @@ class SweepRecord:
         return measure_settled(lambda: self.measurer.step(configuration, None), self._tell_spread)
 
     def note_cut(self, cut: Cut) -> None:
-        """Keep and tell what is left out."""
+        """Keep and report what is left out."""
         assert self.profile.plan is not None
         self.profile.plan.cuts.append(cut)
         self.progress.line(f"left out {cut.configuration.label}: {cut.reason}")
@@ -114,15 +114,27 @@ class SweepRecord:
             key=lambda timed: timed[0],
         )
         spent_s = (WARM_UP_STEPS + len(visit.samples_s)) * step_s
-        wall_s = START_S + spent_s if visit.wall_s is None else visit.wall_s
+        wall_s = START_S + spent_s if visit.wall_s is None else visit.wall_s - (visit.compile_s or 0.0)
         share = _FIXED_SHARE + (1 - _FIXED_SHARE) * configuration.bytes_per_step / anchor.bytes_per_step
         return row_seconds(share * step_s, self.request.steps, max(1.0, wall_s - spent_s))
 
     def left_s(self) -> float | None:
-        """What is left of the time budget, over all sessions; None without one."""
-        elapsed_s = self._count_time()
-        budget_s = self.request.budget_s
-        return None if budget_s is None else budget_s - elapsed_s
+        """What is left of the time budget, over all sessions; None without one.
+
+        Compiling does not count: some machines compile for longer than they measure.
+        """
+        elapsed_s, budget_s = self._count_time(), self.request.budget_s
+        return None if budget_s is None else budget_s - elapsed_s + sum(self._compile_times_s())
+
+    def _limit_s(self) -> float | None:
+        """When a measurement is stopped: what is left, and the longest compilation so far, or as much as the budget."""
+        left_s, budget_s = self.left_s(), self.request.budget_s
+        if left_s is None or budget_s is None:
+            return None
+        return max(0.0, left_s) + max(self._compile_times_s(), default=budget_s)
+
+    def _compile_times_s(self) -> list[float]:
+        return [each.compile_s for each in self.profile.measurements if each.compile_s is not None]
 
     def save(self) -> None:
         """Write the profile to disk."""

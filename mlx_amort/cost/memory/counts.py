@@ -15,8 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
+from mlx_amort.backend.cache_folder import cache_folder
 from mlx_amort.errors import UserError
-from mlx_amort.files import cache_folder, write_whole
+from mlx_amort.files import write_whole
 from mlx_amort.ops.constants import FLOAT32_BYTES, Backend
 
 _SHIPPED: Final = Path(__file__).parent / "counts"

@@ -10,7 +10,7 @@ from typing import Any
 from mlx_amort.amounts import format_size
 from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.time.cost_model import CostModel
-from mlx_amort.cost.time.spread import fastest_of, visits_of
+from mlx_amort.cost.time.spread import undisturbed_of, visits_of
 
 # AdamW needs this many times Muon's bytes for one loss: published for a 10M model, from one seed.
 PUBLISHED_TOKEN_ADVANTAGE = 1.6
@@ -84,7 +84,7 @@ def merge_repeats(rows: Sequence[Measurement]) -> list[Measurement]:
     merged = []
     for visits in visits_of([row for row in rows if row.is_measured]):
         peaks = [row.peak_bytes for row in visits if row.peak_bytes is not None]
-        merged.append(replace(fastest_of(visits), peak_bytes=max(peaks, default=None)))
+        merged.append(replace(undisturbed_of(visits), peak_bytes=max(peaks, default=None)))
     return merged
 
 
@@ -170,8 +170,8 @@ def _candidate(
 ) -> Candidate:
     size = configuration.bytes_per_step
     bytes_per_s = size / (step_s * model.disturbance)
-    # Of a rejected model the ceiling says nothing.
-    ceiling = None if model.is_rejected else model.ceiling_bytes_per_s
+    # The ceiling is that of what was fitted: a checkpointed step has a lower one.
+    ceiling = model.ceiling_bytes_per_s if model.predicts(configuration) else None
     hours = request.budget_bytes / bytes_per_s / 3600
     advantage = request.token_advantage if configuration.optimizer == "adamw" else 1.0
     # Bytes to a loss are proportional to T + T_crit; at T = T_crit the budget is what it says.

@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.time.diagnostics import CONFIDENCE, THRESHOLDS
 from mlx_amort.cost.time.extra_terms import TermTest
 from mlx_amort.cost.time.selection import Setting
 from mlx_amort.errors import UserError, did_you_mean
-
-CONFIDENCE = 0.95
-"""The share of fits whose interval holds the true coefficient."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,7 @@ class FittedPoint:
     predicted_s: float
     relative_error: float
     leave_one_out_error: float | None
+    is_outlier: bool = False
 
     @property
     def measured_s(self) -> float:
@@ -37,6 +36,7 @@ class FittedPoint:
             "predicted_s": self.predicted_s,
             "relative_error": self.relative_error,
             "leave_one_out_error": self.leave_one_out_error,
+            "is_outlier": self.is_outlier,
         }
 
 
@@ -48,7 +48,8 @@ class CostModel:
     "window" where the data ask for a cost of it, else None and its cost 0. holdout_error: median error of
     configurations that were predicted first, None without any. `form` is "affine", "affine with a cost per
     chunk" (or window), or "rejected" where the model must not be used to forecast; is_doubtful where it may,
-    within `uncertainty`. disturbance: see cost/time/spread.py.
+    within `uncertainty`. disturbance: see cost/time/spread.py. outliers: what was kept out, for it alone would
+    have rejected the model.
     """
 
     c0_s: dict[str, float]
@@ -71,6 +72,7 @@ class CostModel:
     form: str
     is_doubtful: bool
     verdict: str
+    outliers: tuple[Configuration, ...] = ()
 
     @property
     def is_rejected(self) -> bool:
@@ -110,6 +112,22 @@ class CostModel:
     def uncertainty(self) -> float:
         """How far a forecast may be off: what the model missed of points that it had not seen."""
         return max(self.leave_one_out_error, self.holdout_error or 0.0)
+
+    @property
+    def suspects(self) -> tuple[Configuration, ...]:
+        """What to visit again before the model is judged: the outliers, in either direction.
+
+        Where none stands out though they do not agree, those that the others predict worst.
+        """
+        outliers = [point.measurement.configuration for point in self.points if point.is_outlier]
+        if self.outliers or outliers or self.cross_validated_error <= THRESHOLDS.doubtful_error:
+            return (*self.outliers, *outliers)
+        ranked = sorted(self.points, key=lambda point: -abs(point.leave_one_out_error or 0.0))
+        return tuple(point.measurement.configuration for point in ranked[: THRESHOLDS.most_suspects])
+
+    def predicts(self, configuration: Configuration) -> bool:
+        """Whether the model may be asked about a configuration: it is not rejected, and was fitted to such ones."""
+        return not self.is_rejected and self.setting.differs(configuration) is None
 
     def predict_s(self, configuration: Configuration) -> float:
         """Step time c0 + n · third_cost + c1 · T in seconds; n is A·K of a chunk's cost, A·⌈K/W⌉ of a window's.

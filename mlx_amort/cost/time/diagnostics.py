@@ -1,132 +1,132 @@
-"""What a fit amounts to, in one plain sentence: it holds, it is in doubt, or it is rejected."""
+"""When a cost model holds, is in doubt or is rejected: every threshold in one table, and the reasons in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
+CONFIDENCE = 0.95
+"""The share of fits whose interval holds the true coefficient."""
 
-from mlx_amort.cost.configuration import Measurement
-from mlx_amort.cost.time.cost_model import CostModel
-from mlx_amort.cost.time.extra_terms import TermTest
-from mlx_amort.cost.time.regression import Solution
-from mlx_amort.cost.time.spread import scatter_of
-
-# A line that misses by this much (root mean square) explains too little to forecast with.
-LARGEST_SCATTER = 0.10
-# A point that the others predict this badly leaves the law in doubt, if its samples agree much better.
-LARGEST_LEFT_OUT = 0.05
-# No law holds that misses more than this of what it has not seen, whatever the noise.
-LARGEST_UNSEEN = 0.10
-# A law that misses more than this of what it has not seen predicts nothing.
-LARGEST_HELD_OUT = 0.25
-# Where one configuration differs by more than this from itself, the rows are of different machines.
-LARGEST_DRIFT = 0.20
-TOO_NOISY = "the samples are too noisy to judge: measure again on an idle machine"
-# Of the fastest step, what all bytes of the largest one must cost to be told from rounding.
-_NOTHING = 1e-6
-_CLEARLY = 3.0
+SUSPECT_ROUNDS = 2
+"""How often a sweep visits its suspects again before it is judged: with three visits of one an outlier shows."""
 
 
-def doubt_of(
-    fit: CostModel,
-    rows: Sequence[Measurement],
-    visits: Sequence[Measurement],
-    solution: Solution,
-    held_out_error: float | None,
-) -> str | None:
-    """The sentence that withholds "the law holds": what it has not seen is missed, or c0 is not positive.
+@dataclass(frozen=True)
+class Thresholds:
+    """What the judgement rests on; errors, gaps and shares are relative.
 
-    rows: those fitted; visits: all of them, repeats included.
-    A left-out point counts from LARGEST_UNSEEN on, and from LARGEST_LEFT_OUT on where noise cannot do it.
+    Where a reason names no other source, `python -m tools.simulate_sweeps` shows what the rule buys.
     """
-    scatter = scatter_of(visits)
-    reach = _CLEARLY * (scatter or 0.0)
-    reasons, are_noise = [], []
-    # Noise of σ leaves residuals of σ·sqrt(1 - h) and left-out errors of σ / sqrt(1 - h) at leverage h: the
-    # geometric mean of the two is σ, whatever rests on the point.
-    left_out = np.abs(np.nan_to_num(solution.left_out_errors))
-    noise = np.sqrt(left_out * np.abs(solution.relative_errors))
-    is_missed = (left_out > LARGEST_UNSEEN) | ((left_out > LARGEST_LEFT_OUT) & (noise > reach))
-    if is_missed.any():
-        worst = int(np.argmax(np.where(is_missed, left_out, 0.0)))
-        error = float(solution.left_out_errors[worst])
-        samples = "" if scatter is None else f", where measuring again differs by {scatter:.1%}"
-        side = "high" if error > 0 else "low"
-        reasons.append(
-            f"the other points predict {rows[worst].configuration.label} {abs(error):.1%} too {side}{samples}"
+
+    # Bytes per step must differ by this factor, or c0 and c1 cannot be distinguished: the line turns at will.
+    smallest_range: float = 1.25
+    # Of the fastest step, what all bytes of the largest one must cost to be more than rounding.
+    smallest_share_of_bytes: float = 1e-6
+    # Cross-validated error from which the model is in doubt: half of the 10 % that a forecast may be off.
+    doubtful_error: float = 0.05
+    # Cross-validated error from which it is rejected; more wrong models are caught than by any residual.
+    rejected_error: float = 0.15
+    # Median error of predictions made before measuring; two or three of them spread more than all points.
+    doubtful_holdout_error: float = 0.10
+    rejected_holdout_error: float = 0.25
+    # Median of last visit over first from which the machine was not the same throughout: in doubt, for a
+    # changed machine that matters spoils the cross-validated error too.
+    doubtful_drift: float = 0.20
+    # A further term must leave less than this share of the cross-validated error, and be seen by chance less
+    # than once in a hundred fits. Noise meets either alone: the first with four points, the second with five terms.
+    term_error_share: float = 0.5
+    term_chance: float = 0.01
+    # A cost per chunk or window is taken for a term that leaves up to so many times less error: a scan of B and one
+    # of K that cross explain both alike, and only the first is known to exist.
+    known_cost_preference: float = 1.25
+    # How well an update timed alone predicts c0: a step also pays dispatch, and a lone update finds cold caches.
+    update_agreement: float = 0.20
+    # Studentized residuals beyond chance (Bonferroni), and far enough off to matter.
+    outlier_chance: float = 0.01
+    outlier_error: float = 0.03
+    # The fastest of three visits is the outlier where the next two agree this well and are this much slower.
+    lone_visit_agreement: float = 0.10
+    lone_visit_gap: float = 0.20
+    # Where no outlier is named, this many of the worst predicted points are visited again.
+    most_suspects: int = 3
+    # Middle half of the samples over their median, above which a visit is made once more.
+    largest_sample_spread: float = 0.20
+
+
+THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a fit shows of itself.
+
+    share_of_bytes: what all bytes of the largest step cost over the fastest step. worst: the point that the others
+    predict worst, in words. further_term: the term asked for beside the model, in words, empty where there is none.
+    """
+
+    c0_s: Mapping[str, float]
+    c1_s_per_byte: float
+    share_of_bytes: float
+    cross_validated_error: float
+    worst: str
+    further_term: str
+    holdout_error: float | None
+    drift: float | None
+
+
+def reason_to_reject(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> str:
+    """Why nothing may be forecast with the model, and what to do; empty where something may."""
+    if abs(evidence.share_of_bytes) < thresholds.smallest_share_of_bytes:
+        return "step times do not depend on bytes; measure again"
+    if evidence.c1_s_per_byte <= 0:
+        return (
+            f"c1 is {evidence.c1_s_per_byte * 1e6:.3g} µs per byte, as if more bytes took less time; "
+            "measure again"
         )
-        are_noise.append(bool(np.all(noise[is_missed] <= reach)))
-    for name, c0_s in fit.c0_s.items():
+    if evidence.further_term:
+        return f"{evidence.further_term}; only measured configurations can be trusted"
+    drift = evidence.drift or 0.0
+    changed = f"{describe_drift(drift)}; " if drift > thresholds.doubtful_drift else ""
+    again = "measure again on an idle machine; if it stays so, the cost is not affine"
+    if evidence.cross_validated_error > thresholds.rejected_error:
+        error = f"the cross-validated error is {evidence.cross_validated_error:.0%}"
+        return f"{changed}{error}, and {evidence.worst}; {again}"
+    if (evidence.holdout_error or 0.0) > thresholds.rejected_holdout_error:
+        return (
+            f"{changed}held-out configurations are missed by {evidence.holdout_error:.0%} (median); {again}"
+        )
+    return ""
+
+
+def reasons_to_doubt(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> list[str]:
+    """Why a model that is not rejected does not hold either."""
+    reasons = []
+    if (evidence.drift or 0.0) > thresholds.doubtful_drift:
+        reasons.append(describe_drift(evidence.drift or 0.0))
+    if evidence.cross_validated_error > thresholds.doubtful_error:
+        error = f"the cross-validated error is {evidence.cross_validated_error:.1%}"
+        reasons.append(f"{error}, and {evidence.worst}")
+    for name, c0_s in evidence.c0_s.items():
         if c0_s <= 0:
             reasons.append(f"c0 of {name} is {c0_s:.3g} s, as if an update took no time")
-            are_noise.append(reach > 0 and fit.c0_interval_s[name][1] > 0)
-    if held_out_error is not None and held_out_error > LARGEST_UNSEEN:
-        reasons.append(f"what was held out is missed by {held_out_error:.1%} (median)")
-        are_noise.append(held_out_error <= reach)
-    if not reasons:
-        return None
-    told = f"The law is in doubt: {'; '.join(reasons)}"
-    if all(are_noise):
-        return f"{told}; {TOO_NOISY}."
-    return (
-        f"{told}. Measure it again on an idle machine, with neighbours in "
-        "B and K; if the error stays, a cost is missing from the law and only measured points can be trusted."
-    )
-
-
-def judge(
-    fit: CostModel,
-    solution: Solution,
-    winner: TermTest | None,
-    held_out_error: float | None,
-) -> tuple[str, str]:
-    """The law's name and one plain sentence about it."""
-    drift = fit.drift or 0.0
-    if drift > LARGEST_DRIFT:
-        return "rejected", f"The law is rejected: {describe_drift(drift)}."
-    scatter = float(np.sqrt(np.mean(solution.relative_errors**2)))
-    most_bytes = max(point.measurement.configuration.bytes_per_step for point in fit.points)
-    if abs(fit.c1_s_per_byte) * most_bytes < _NOTHING * min(point.measured_s for point in fit.points):
-        same = "step times do not depend on bytes; the measurements are spoiled"
-        return "rejected", f"The law is rejected: {same}."
-    if fit.c1_s_per_byte <= 0:
-        return "rejected", (
-            f"The law is rejected: c1 is {fit.c1_s_per_byte * 1e6:.3g} µs a byte, "
-            "as if more bytes took less time; the measurements are spoiled."
-        )
-    if winner is not None:
-        return "rejected", (
-            f"The law is rejected: the data ask for {winner.phrase} (cross-validated error "
-            f"{winner.error_without:.1%} without it, {winner.error_with:.1%} with it), "
-            "so do not forecast with this line."
-        )
-    if scatter > LARGEST_SCATTER:
-        return "rejected", (
-            f"The law is rejected: the line misses the points by {scatter:.0%} (root mean square); "
-            "measure again on an idle machine, and if it stays so the cost is not affine."
-        )
-    if held_out_error is not None and held_out_error > LARGEST_HELD_OUT:
-        return "rejected", (
-            f"The law is rejected: what was held out is missed by {held_out_error:.0%} (median); "
-            "measure again on an idle machine, and if it stays so the cost is not affine."
-        )
-    largest = float(np.max(np.abs(solution.relative_errors)))
-    left_out = float(np.nanmax(np.abs(solution.left_out_errors)))
-    # A point alone with its optimizer lies on the line by construction and proves nothing.
-    count = int(np.sum(~np.isnan(solution.left_out_errors)))
-    errors = (
-        f"every one of {count} points lies within {largest:.1%} of it, "
-        f"within {left_out:.1%} when left out of the fit"
-    )
-    if unit := fit.third_unit:
-        return f"affine with a cost per {unit}", (
-            f"The law holds with a third term, {fit.third_cost_s * 1e3:.3g} ms a {unit}, "
-            f"that the data ask for: {errors}."
-        )
-    return "affine", f"The affine law holds: {errors}, and no further term is asked for."
+    if (evidence.holdout_error or 0.0) > thresholds.doubtful_holdout_error:
+        reasons.append(f"held-out configurations are missed by {evidence.holdout_error:.1%} (median)")
+    return reasons
 
 
 def describe_drift(drift: float) -> str:
-    """That the machine did not stay one machine while it was measured."""
-    return f"the machine changed by {100 * drift:.0f} % during the sweep: nothing can be fitted"
+    """That the machine did not stay the same while it was measured."""
+    return f"the machine changed by {drift:.0%} during the sweep"
+
+
+def describe_outlier(label: str, error: float) -> str:
+    """An outlier (error: predicted / measured - 1), and what may have made it."""
+    if error < 0:
+        told = f"{label} took {-error:.1%} longer than the cost model says"
+        return f"{told}: another program or throttling slowed it; measure it again"
+    told = f"{label} took {error:.1%} less than the cost model says"
+    return (
+        f"{told}: nothing makes a step faster than the machine is, so the other measurements were slowed, "
+        "or this one is wrong; measure it and its neighbours again"
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from mlx_amort.cost.configuration import Measurement
+from mlx_amort.cost.time.diagnostics import CONFIDENCE, Thresholds
 from mlx_amort.cost.time.regression import Floats, Solution, fit_relative, is_determined
 from mlx_amort.cost.time.student_t import t_probability
 
@@ -22,29 +23,22 @@ CHUNKS_ALONE = "K"
 _PHRASES = {
     PER_CHUNK: "a cost per chunk",
     PER_WINDOW: "a cost per window",
-    SQUARE: "a T² term: the law is curved",
+    SQUARE: "a T² term: the cost is curved",
     BATCH_ALONE: "a term in B alone, apart from its bytes",
     CHUNKS_ALONE: "a term in K alone, apart from its bytes",
 }
-# A term must halve the cross-validated error and be seen by chance less than once in a hundred fits. Noise
-# meets either alone too often: the first with four points, the second with four terms tried on every fit.
-_ERROR_SHARE = 0.5
-_CHANCE = 0.01
-# What a step is known to pay more than once for, and what it is paid for; these may join the law.
-UNITS = {PER_CHUNK: "chunk", PER_WINDOW: "window"}
-# Of a step, what a cost per window must make to be told from nothing.
-_NEGLIGIBLE = 0.01
-# A two-sided interval of this share has a twentieth of chance below it.
-_ONE_SIDED = 0.90
-# Terms that explain equally well are told apart by physics: a chunk or a window is known to cost something.
-_PREFERENCE = 1.25
+# What a step is known to pay more than once for, and what it is paid for; one of these may join the model.
+UNITS = {PER_WINDOW: "window", PER_CHUNK: "chunk"}
+# Rounding alone differs by ratios; below a part in a million there is nothing to explain.
+_ROUNDING = 1e-6
+_WITH_UPDATES = "joined, with updates timed alone as observations of c0"
 
 
 @dataclass(frozen=True)
 class TermTest:
-    """One term tried beside the law; errors are root mean square relative errors of left-out points.
+    """One term tried beside the model; errors are root mean squares of leave-one-out residuals.
 
-    coefficient_s is in seconds a unit of the term; it, error_with and chance are None where `note` says why
+    coefficient_s is in seconds per unit of the term; it, error_with and chance are None where `note` says why
     the term could not be tried.
     """
 
@@ -59,134 +53,142 @@ class TermTest:
 
     @property
     def phrase(self) -> str:
-        return _PHRASES[self.name]
+        """That the data ask for the term, with both errors."""
+        assert self.error_with is not None
+        errors = f"{self.error_without:.1%} without it, {self.error_with:.1%} with it"
+        return f"the data ask for {_PHRASES[self.name]} (cross-validated error {errors})"
 
     def to_record(self) -> dict[str, Any]:
+        """The test as JSON."""
         return asdict(self)
 
 
-def term_column(rows: Sequence[Measurement], name: str) -> Floats:
-    """The values [n] of a term for every row."""
-    configurations = [row.configuration for row in rows]
-    values = {
-        PER_CHUNK: [each.chunks_per_step for each in configurations],
-        PER_WINDOW: [each.windows_per_step for each in configurations],
-        SQUARE: [each.bytes_per_step**2 for each in configurations],
-        BATCH_ALONE: [each.batch for each in configurations],
-        CHUNKS_ALONE: [each.chunks for each in configurations],
-    }[name]
-    return np.array(values, dtype=np.float64)
+@dataclass(frozen=True)
+class Observations:
+    """One row per configuration, their optimizers, and each optimizer's update timed alone where all of them were."""
 
+    rows: Sequence[Measurement]
+    optimizers: Sequence[str]
+    updates_s: tuple[float, ...]
+    thresholds: Thresholds
 
-def design(rows: Sequence[Measurement], optimizers: Sequence[str], *terms: str) -> Floats:
-    """Columns [n, optimizers + 1 + terms]: one per optimizer, bytes a step, then the named terms."""
-    own = [[float(row.configuration.optimizer == name) for row in rows] for name in optimizers]
-    sizes = np.array([row.configuration.bytes_per_step for row in rows], dtype=np.float64)
-    further = [term_column(rows, name) for name in terms]
-    return np.stack([*np.array(own, dtype=np.float64), sizes, *further], axis=1)
+    @classmethod
+    def of(cls, rows: Sequence[Measurement], thresholds: Thresholds) -> Observations:
+        """The observations of rows that were selected for one fit."""
+        optimizers = sorted({row.configuration.optimizer for row in rows})
+        times_s = [
+            [row.update_s for row in rows if row.configuration.optimizer == name and row.update_s]
+            for name in optimizers
+        ]
+        updates_s = tuple(statistics.median(own) for own in times_s) if all(times_s) else ()
+        return cls(rows, optimizers, updates_s, thresholds)
 
+    @property
+    def step_s(self) -> Floats:
+        """Step times [n]."""
+        return np.array([row.step_s for row in self.rows], dtype=np.float64)
 
-def _is_multiple(first: Floats, second: Floats) -> bool:
-    ratio = first / second
-    return bool(np.all(ratio == ratio[0]))
+    def term(self, name: str) -> Floats:
+        """The values [n] of a further term."""
+        configurations = [row.configuration for row in self.rows]
+        values = {
+            PER_CHUNK: [each.chunks_per_step for each in configurations],
+            PER_WINDOW: [each.windows_per_step for each in configurations],
+            SQUARE: [each.bytes_per_step**2 for each in configurations],
+            BATCH_ALONE: [each.batch for each in configurations],
+            CHUNKS_ALONE: [each.chunks for each in configurations],
+        }[name]
+        return np.array(values, dtype=np.float64)
+
+    def columns(self, *terms: str) -> Floats:
+        """Columns [n, optimizers + 1 + terms]: one per optimizer, bytes per step, then the named terms."""
+        own = [[float(row.configuration.optimizer == name) for row in self.rows] for name in self.optimizers]
+        sizes = [float(row.configuration.bytes_per_step) for row in self.rows]
+        return np.stack([*np.array(own), np.array(sizes), *map(self.term, terms)], axis=1)
+
+    def solve(self, *terms: str, with_updates: bool = False) -> Solution:
+        """The fit of the model with the named terms; with_updates: held by the updates timed alone."""
+        updates_s = self.updates_s if with_updates else ()
+        return fit_relative(self.columns(*terms), self.step_s, updates_s, self.thresholds.update_agreement)
 
 
 def examine_terms(
-    rows: Sequence[Measurement],
-    columns: Floats,
-    step_s: Floats,
-    configurations: list[Any],
-    solution: Solution,
-    beside: str | None = None,
-    alone_s: Sequence[float] = (),
+    observations: Observations, solution: Solution, joined: str | None = None, with_updates: bool = False
 ) -> list[TermTest]:
-    """Try each further term beside the law given by columns [n, p] and its solution. alone_s: as for `fit_relative`."""
+    """Try each further term beside the model that `solution` fits, to which `joined` belongs."""
     tests = []
-    without = solution.cross_validated_error
     for name in (PER_CHUNK, PER_WINDOW, SQUARE, BATCH_ALONE, CHUNKS_ALONE):
-        if name == beside:
-            continue
-        column = term_column(rows, name)
-        note = ""
-        if name == CHUNKS_ALONE and _is_multiple(column, term_column(rows, PER_CHUNK)):
-            note = "the same as A·K here: accumulation does not vary"
-        if name == PER_WINDOW and _is_multiple(column, term_column(rows, PER_CHUNK)):
-            note = "the same as A·K here: a window is one chunk, or was not told"
-        wider = np.concatenate([columns, column[:, None]], axis=1)
-        if not note and not is_determined(wider / step_s[:, None]):
-            note = "cannot be told from the other terms in these rows"
-        if not note and len(rows) <= wider.shape[1]:
-            note = "too few rows"
-        if note:
-            tests.append(TermTest(name, beside, without, None, None, None, False, note))
-            continue
-        extended = fit_relative(wider, step_s, configurations, alone_s)
-        common = ~np.isnan(solution.left_out_errors) & ~np.isnan(extended.left_out_errors)
-        if not common.any():
-            tests.append(TermTest(name, beside, without, None, None, None, False, "too few rows"))
-            continue
-        error_without = float(np.sqrt(np.mean(solution.left_out_errors[common] ** 2)))
-        error_with = float(np.sqrt(np.mean(extended.left_out_errors[common] ** 2)))
-        coefficient, deviation = float(extended.coefficients[-1]), float(extended.standard_errors[-1])
-        chance = t_probability(coefficient / deviation, extended.degrees) if deviation > 0 else 0.0
-        # Rounding alone differs by ratios; below a part in a million there is nothing to explain.
-        is_asked_for = error_without > 1e-6 and error_with < _ERROR_SHARE * error_without and chance < _CHANCE
-        tests.append(TermTest(name, beside, error_without, error_with, coefficient, chance, is_asked_for, ""))
+        if name != joined:
+            tests.append(_examine(observations, solution, name, joined, with_updates))
     return tests
 
 
-def asked_for(tests: Sequence[TermTest]) -> TermTest | None:
-    """The term that the data ask for most, or None; a known cost wins where it explains about as well."""
+def _examine(
+    observations: Observations, solution: Solution, name: str, joined: str | None, with_updates: bool
+) -> TermTest:
+    terms = (name,) if joined is None else (joined, name)
+    extended = None
+    note = _why_not_tried(observations, name, terms)
+    without = solution.cross_validated_error
+    if not note:
+        extended = observations.solve(*terms, with_updates=with_updates)
+        common = ~np.isnan(solution.left_out_errors) & ~np.isnan(extended.left_out_errors)
+        note = "" if common.any() else "too few rows"
+    if note or extended is None:
+        return TermTest(name, joined, without, None, None, None, False, note)
+    without = float(np.sqrt(np.mean(solution.left_out_errors[common] ** 2)))
+    error = float(np.sqrt(np.mean(extended.left_out_errors[common] ** 2)))
+    coefficient, deviation = float(extended.coefficients[-1]), float(extended.standard_errors[-1])
+    chance = t_probability(coefficient / deviation, extended.degrees) if deviation > 0 else 0.0
+    is_clear = without > _ROUNDING and error < observations.thresholds.term_error_share * without
+    is_asked_for = is_clear and chance < observations.thresholds.term_chance
+    return TermTest(name, joined, without, error, coefficient, chance, is_asked_for, "")
+
+
+def _why_not_tried(observations: Observations, name: str, terms: tuple[str, ...]) -> str:
+    """Why a term cannot be told from those beside it, empty where it can."""
+    if name in (PER_WINDOW, CHUNKS_ALONE):
+        ratio = observations.term(name) / observations.term(PER_CHUNK)
+        if np.all(ratio == ratio[0]):
+            if name == CHUNKS_ALONE:
+                return "the same as A·K here: accumulation does not vary"
+            return "the same as A·K here: a window is one chunk, or was not told"
+    columns = observations.columns(*terms)
+    if not is_determined(columns / observations.step_s[:, None]):
+        return "cannot be told from the other terms in these rows"
+    return "too few rows" if len(columns) <= columns.shape[1] else ""
+
+
+def most_asked_for(tests: Sequence[TermTest], thresholds: Thresholds) -> TermTest | None:
+    """Of the terms that the data ask for, the one that leaves the least error, or None.
+
+    A known cost wins where it leaves about as little: two scans that cross do not tell B alone from a cost per chunk.
+    """
     asked = [(test.error_with, test) for test in tests if test.is_asked_for and test.error_with is not None]
     if not asked:
         return None
-    least = min(error for error, _ in asked)
-    known = [(error, test) for error, test in asked if test.name in UNITS]
-    known = [(error, test) for error, test in known if error <= _PREFERENCE * least + 1e-6]
+    limit = thresholds.known_cost_preference * min(error for error, _ in asked) + _ROUNDING
+    known = [(error, test) for error, test in asked if test.name in UNITS and error <= limit]
     return min(known or asked, key=lambda pair: pair[0])[1]
 
 
-def updates_alone(rows: Sequence[Measurement], optimizers: Sequence[str]) -> list[float]:
-    """The median of each optimizer's update timed alone, in seconds; empty unless all of them were."""
-    times = [
-        [row.update_s for row in rows if row.configuration.optimizer == name and row.update_s]
-        for name in optimizers
-    ]
-    return [statistics.median(own) for own in times] if all(times) else []
-
-
-def cost_beside_updates(
-    tests: Sequence[TermTest],
-    rows: Sequence[Measurement],
-    optimizers: Sequence[str],
-    step_s: Floats,
-    configurations: list[Any],
-    alone_s: Sequence[float],
-) -> TermTest | None:
-    """A cost per window (or chunk, where that halves the error), with c0 held to the updates timed alone.
+def join_with_updates(observations: Observations, tests: Sequence[TermTest]) -> TermTest | None:
+    """The cost per window or chunk, whichever explains more, with c0 held by the updates timed alone.
 
     A window is known to cost something whatever it holds. c0 alone cannot tell that from an update in a few noisy rows;
-    with c0 measured, it can. None where the cost is no more than noise makes (one-sided, 95 %), or less than a
-    hundredth of every step.
+    with updates timed alone it can. None where none were, or where the cost's interval holds zero.
     """
-    if not alone_s:
+    if not observations.updates_s:
         return None
-    told: tuple[TermTest, Solution] | None = None
-    for name in (PER_WINDOW, PER_CHUNK):
-        (test,) = (test for test in tests if test.name == name)
-        if test.note:
-            continue
-        solution = fit_relative(design(rows, optimizers, name), step_s, configurations, alone_s)
-        cost_s, error_with = float(solution.coefficients[-1]), solution.cross_validated_error
-        note = "c0 is held to the updates timed alone"
-        found = replace(test, coefficient_s=cost_s, error_with=error_with, is_asked_for=True, note=note)
-        # A window's is preferred: the other must halve its error.
-        if told is None or error_with < _ERROR_SHARE * told[1].cross_validated_error:
-            told = found, solution
-    if told is None:
+    found = []
+    for test in tests:
+        if test.name in UNITS and not test.note:
+            solution = observations.solve(test.name, with_updates=True)
+            found.append((solution.cross_validated_error, test, solution))
+    if not found:
         return None
-    test, solution = told
-    share = float(np.max(term_column(rows, test.name) * solution.coefficients[-1] / step_s))
-    if share < _NEGLIGIBLE or solution.interval(-1, _ONE_SIDED)[0] <= 0:
+    error, test, solution = min(found, key=lambda each: each[0])
+    if solution.interval(-1, CONFIDENCE)[0] <= 0:
         return None
-    return test
+    cost_s = float(solution.coefficients[-1])
+    return TermTest(test.name, None, test.error_without, error, cost_s, test.chance, True, _WITH_UPDATES)

@@ -136,6 +136,7 @@ def plan_run(rows: Sequence[Measurement], model: CostModel, request: PlanRequest
             "no measured configuration satisfies the request: the choice is predicted, measure it first"
         )
     choice, others = possible[0], possible[1:]
+    warnings += _choice_warnings(choice, model)
     limit = (1.0 - model.leave_one_out_error) * choice.quality_hours
     promising = [c for c in predicted if not c.refused and c != choice and c.quality_hours < limit]
     candidates = sorted([*measured, *predicted], key=_size)
@@ -199,6 +200,14 @@ def _warnings(model: CostModel, request: PlanRequest) -> list[str]:
     return warnings
 
 
+def _choice_warnings(choice: Candidate, model: CostModel) -> list[str]:
+    """That the choice rests on a measurement that does not agree with the others."""
+    label = choice.configuration.label
+    if choice.source == "measured" and choice.configuration in model.suspects:
+        return [f"{label} does not agree with the other measurements: measure it again before a long run"]
+    return []
+
+
 def _time_to_quality(
     measured: Sequence[Candidate], choice: Candidate, model: CostModel, advantage: float
 ) -> TimeToQuality | None:
@@ -211,8 +220,8 @@ def _time_to_quality(
         for candidate in measured:
             if candidate.configuration == configuration:
                 return candidate.step_s, "measured"
-        # A rejected model predicts nothing: only a measured pair is compared.
-        return None if model.is_rejected else model.predict_s(configuration), "predicted"
+        # Like with like: a model of steps without checkpointing says nothing about one with it.
+        return model.predict_s(configuration) if model.predicts(configuration) else None, "predicted"
 
     (muon_s, muon_source), (adamw_s, adamw_source) = step_of("muon"), step_of("adamw")
     if muon_s is None or adamw_s is None:
@@ -226,8 +235,9 @@ def _noise(
     scale_bytes = request.noise_scale_bytes
     if scale_bytes is None:
         return None
+    has_model = model.predicts(choice.configuration)
     best = {
-        name: None if model.is_rejected else best_bytes_per_step(scale_bytes, c0_s, model.c1_s_per_byte)
+        name: best_bytes_per_step(scale_bytes, c0_s, model.c1_s_per_byte) if has_model else None
         for name, c0_s in model.c0_s.items()
     }
     goal = best.get(choice.configuration.optimizer)

@@ -1,40 +1,43 @@
-"""Relative least squares and what a fit needs to doubt itself: left-out errors, variances, spoiled points."""
+"""Relative least squares and what a fit needs to doubt itself: leave-one-out residuals, variances, outliers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlx_amort.cost.time.diagnostics import Thresholds
 from mlx_amort.cost.time.student_t import t_quantile
 from mlx_amort.errors import UserError
 
 Floats = NDArray[np.float64]
+# A leverage this close to 1 is 1: without the point the coefficients are not determined.
+_SPARE = 1e-9
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A fitted linear law.
+    """A fitted linear model.
 
-    Shapes: coefficients and standard_errors [p], relative_errors (predicted / measured - 1) [n] and
-    left_out_errors [n], which are NaN for a point without whose configuration the law is not determined.
+    Shapes: coefficients and standard_errors [p]; relative_errors (predicted / measured - 1), left_out_errors and
+    studentized_errors [n], of which the last two are NaN for a point without which the model is not determined.
     """
 
     coefficients: Floats
     standard_errors: Floats
     relative_errors: Floats
     left_out_errors: Floats
+    studentized_errors: Floats
     degrees: int
 
     @property
     def cross_validated_error(self) -> float:
-        """Root mean square of the left-out errors."""
+        """Root mean square of the leave-one-out residuals."""
         return float(np.sqrt(np.nanmean(self.left_out_errors**2)))
 
-    def interval(self, index: int, confidence: float = 0.95) -> tuple[float, float]:
+    def interval(self, index: int, confidence: float) -> tuple[float, float]:
         """coefficient ± t quantile · standard error."""
         half = t_quantile(confidence, self.degrees) * float(self.standard_errors[index])
         return float(self.coefficients[index]) - half, float(self.coefficients[index]) + half
@@ -50,29 +53,18 @@ def is_determined(columns: Floats) -> bool:
     return bool(singular[-1] > 1e-6 * singular[0])
 
 
-def _solve(columns: Floats, step_s: Floats) -> Floats:
-    # Columns span ten decades (1 beside T²); scaled to one length they lose no digits.
-    weighted = columns / step_s[:, None]
-    lengths = np.linalg.norm(weighted, axis=0)
-    solution = np.linalg.lstsq(weighted / lengths, np.ones(len(step_s)), rcond=None)[0]
-    return np.asarray(solution / lengths, dtype=np.float64)
-
-
 def fit_relative(
-    columns: Floats, step_s: Floats, configurations: list[Any], alone_s: Sequence[float] = ()
+    columns: Floats, step_s: Floats, updates_s: Sequence[float] = (), update_agreement: float = 0.0
 ) -> Solution:
     """Minimise the sum of ((columns · coefficients - t) / t)².
 
-    Repeats of one configuration are left out together, or each would vouch for the other. alone_s: times of what the
-    first coefficients stand for, measured alone; each is one more observation, and none of the errors returned.
-    Shapes: columns [n, p], step_s [n], configurations n hashable names.
-    Requires n > p and is_determined(columns).
-    Raises: UserError where the times differ by so much that the law is not determined.
+    updates_s: times of what the first coefficients stand for, measured alone; each is one more observation, and none
+    of the errors returned. They agree with those coefficients within update_agreement, relatively, so against steps
+    that the model misses by s (root mean square) they weigh s² / (s² + update_agreement²).
+    A leave-one-out residual is e / (1 - h) at leverage h (Cook and Weisberg 1982, section 2.2.1).
+    Shapes: columns [n, p], step_s [n]. Requires n > p, is_determined(columns) and one row per configuration.
+    Raises: UserError where the times differ by so much that the model is not determined.
     """
-    count = len(columns)
-    columns = np.vstack([columns, np.eye(len(alone_s), columns.shape[1])])
-    step_s = np.concatenate([step_s, np.asarray(alone_s, dtype=np.float64)])
-    rows, terms = columns.shape
     weighted = columns / step_s[:, None]
     if not is_determined(weighted):
         # The columns differ; the times hide it, by so many decades that only one of them counts.
@@ -81,45 +73,54 @@ def fit_relative(
             f"times from {step_s.min():g} to {step_s.max():g} s hide each other, so c0 and c1 cannot be told apart",
             "leave out the rows of another machine, or correct them",
         )
-    coefficients = _solve(columns, step_s)
-    relative_errors = columns @ coefficients / step_s - 1.0
+    alone = _solve(weighted, np.ones(len(step_s)), len(step_s))
+    if not len(updates_s):
+        return alone
+    error = float(np.sqrt(np.sum(alone.relative_errors**2) / alone.degrees))
+    weight = error / np.hypot(error, update_agreement) if error > 0 else 0.0
+    updates = weight * np.eye(len(updates_s), columns.shape[1]) / np.asarray(updates_s)[:, None]
+    targets = np.concatenate([np.ones(len(step_s)), np.full(len(updates_s), weight)])
+    return _solve(np.vstack([weighted, updates]), targets, len(step_s))
+
+
+def _solve(weighted: Floats, targets: Floats, count: int) -> Solution:
+    """The least squares solution of weighted · coefficients = targets, with the errors of the first `count` rows."""
+    rows, terms = weighted.shape
+    # Columns span ten decades (1 beside T²); scaled to one length they lose no digits.
     lengths = np.linalg.norm(weighted, axis=0)
-    covariance = np.linalg.inv((weighted / lengths).T @ (weighted / lengths)) / np.outer(lengths, lengths)
-    variance = float(relative_errors @ relative_errors) / (rows - terms)
-    left_out = np.full(rows, np.nan)
-    for configuration in dict.fromkeys(configurations):
-        out = np.array([name == configuration for name in configurations] + [False] * len(alone_s))
-        if is_determined(columns[~out]):
-            left_out[out] = columns[out] @ _solve(columns[~out], step_s[~out]) / step_s[out] - 1.0
+    basis, singular, turn = np.linalg.svd(weighted / lengths, full_matrices=False)
+    coefficients = turn.T @ (basis.T @ targets / singular) / lengths
+    inverse = (turn.T / singular**2) @ turn / np.outer(lengths, lengths)
+    errors = weighted @ coefficients - targets
+    total, degrees = float(errors @ errors), rows - terms
+    errors = errors[:count]
+    spare = 1.0 - np.sum(basis[:count] ** 2, axis=1)
+    spare[spare < _SPARE] = np.nan
+    studentized = np.full(count, np.nan)
+    if degrees > 1:
+        without = np.maximum((total - errors**2 / spare) / (degrees - 1), 1e-300)
+        studentized = errors / np.sqrt(without * spare)
     return Solution(
         coefficients=coefficients,
-        standard_errors=np.sqrt(variance * np.diag(covariance)),
-        relative_errors=relative_errors[:count],
-        left_out_errors=left_out[:count],
-        degrees=rows - terms,
+        standard_errors=np.sqrt(total / degrees * np.diag(inverse)),
+        relative_errors=errors,
+        left_out_errors=errors / spare,
+        studentized_errors=studentized,
+        degrees=degrees,
     )
 
 
-def spoiled_points(columns: Floats, step_s: Floats, solution: Solution) -> list[int]:
-    """Indices of points that a busy or throttling machine has probably spoiled.
+def outliers_of(solution: Solution, thresholds: Thresholds) -> list[int]:
+    """Indices of points that noise like that of the others does not explain.
 
-    A point is named when its externally studentised residual r / (s_without · sqrt(1 - h)) would be seen by
-    chance once in a hundred fits (Bonferroni over the points) and it lies more than 3 % off.
+    A point is an outlier when its externally studentized residual would be seen by chance in less than
+    `outlier_chance` of fits (Bonferroni over the points) and it lies more than `outlier_error` off.
     Source: Cook and Weisberg 1982, section 2.2.2.
     """
-    rows = len(step_s)
     if solution.degrees < 2:
         return []
-    basis = np.linalg.qr(columns / step_s[:, None])[0]
-    spare = 1.0 - np.sum(basis**2, axis=1)
-    total = float(solution.relative_errors @ solution.relative_errors)
-    limit = t_quantile(1.0 - 0.01 / rows, solution.degrees - 1)
-    spoiled = []
-    for index in range(rows):
-        if spare[index] < 1e-9 or abs(solution.relative_errors[index]) < 0.03:
-            continue
-        without = (total - solution.relative_errors[index] ** 2 / spare[index]) / (solution.degrees - 1)
-        studentised = abs(solution.relative_errors[index]) / np.sqrt(max(without, 1e-300) * spare[index])
-        if studentised > limit:
-            spoiled.append(index)
-    return spoiled
+    count = len(solution.relative_errors)
+    limit = t_quantile(1.0 - thresholds.outlier_chance / count, solution.degrees - 1)
+    is_outlier = np.abs(np.nan_to_num(solution.studentized_errors)) > limit
+    is_outlier &= np.abs(solution.relative_errors) > thresholds.outlier_error
+    return [int(index) for index in np.flatnonzero(is_outlier)]

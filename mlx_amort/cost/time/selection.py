@@ -1,16 +1,13 @@
-"""Which rows one law may be fitted to: measured, and of one sequence length, precision and window."""
+"""Which measurements one cost model is fitted to: those of the setting that most have, and enough of them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.time.diagnostics import Thresholds
 from mlx_amort.errors import UserError
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -21,6 +18,28 @@ class Setting:
     precision: str | None
     window: int | None
     activation_checkpointing: bool
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Setting:
+        """The setting of a configuration."""
+        return cls(
+            configuration.seq,
+            configuration.precision,
+            configuration.window,
+            configuration.activation_checkpointing,
+        )
+
+    @property
+    def label(self) -> str:
+        """The setting in words."""
+        parts = [f"S {self.seq}", *([] if self.precision is None else [self.precision])]
+        parts += [] if self.window is None else [f"W {self.window}"]
+        return f"{' '.join(parts)} {'with' if self.activation_checkpointing else 'without'} checkpointing"
+
+    def rank(self, configurations: Sequence[Configuration]) -> tuple[int, bool, int, str, int]:
+        """The more of `configurations` have it the higher; a tie is broken by value, as their order is a mixed one."""
+        count = sum(self.differs(each) is None for each in configurations)
+        return count, not self.activation_checkpointing, self.seq, self.precision or "", self.window or 0
 
     def differs(self, other: Configuration) -> str | None:
         """Why a configuration is not of this setting, or None when it is."""
@@ -37,14 +56,6 @@ class Setting:
         return None
 
 
-def _most_common(rows: Sequence[Measurement], key: Callable[[Measurement], Key]) -> Key:
-    counts = Counter(key(row) for row in rows)
-    most = max(counts.values())
-    # A tie is broken by value, not by place: rows are measured in a mixed order.
-    tied = [value for value, count in counts.items() if count == most]
-    return max(tied, key=lambda value: (value is not None, str(value).rjust(20)))
-
-
 def _why_none(rows: Sequence[Measurement]) -> tuple[str, str]:
     """Why there is no measured row, and what to do about it."""
     statuses = {row.status for row in rows}
@@ -58,21 +69,16 @@ def _why_none(rows: Sequence[Measurement]) -> tuple[str, str]:
 
 
 def select(rows: Sequence[Measurement]) -> tuple[Setting, list[Measurement], list[tuple[Measurement, str]]]:
-    """The common setting, the rows that have it, and the others each with the reason.
+    """The setting that most configurations have, the rows that have it, and the others each with the reason.
 
     Raises: UserError when no row was measured.
     """
     measured = [row for row in rows if row.is_measured]
     if not measured:
         raise UserError("fit", *_why_none(rows))
-    activation_checkpointing = all(row.configuration.activation_checkpointing for row in measured)
-    pool = [row for row in measured if row.configuration.activation_checkpointing == activation_checkpointing]
-    seq = _most_common(pool, lambda row: row.configuration.seq)
-    pool = [row for row in pool if row.configuration.seq == seq]
-    precision: Any = _most_common(pool, lambda row: row.configuration.precision)
-    pool = [row for row in pool if row.configuration.precision == precision]
-    window: Any = _most_common(pool, lambda row: row.configuration.window)
-    setting = Setting(seq, precision, window, activation_checkpointing)
+    configurations = list(dict.fromkeys(row.configuration for row in measured))
+    settings = {Setting.of(each) for each in configurations}
+    setting = max(settings, key=lambda each: each.rank(configurations))
     fitted, kept_out = [], []
     for row in rows:
         reason = setting.differs(row.configuration) if row.is_measured else f"status is {row.status!r}"
@@ -81,3 +87,29 @@ def select(rows: Sequence[Measurement]) -> tuple[Setting, list[Measurement], lis
         else:
             kept_out.append((row, reason))
     return setting, fitted, kept_out
+
+
+def refuse_what_cannot_fail(
+    rows: Sequence[Measurement], kept_out: Sequence[tuple[Measurement, str]], thresholds: Thresholds
+) -> None:
+    """Refuse a line through as many places as it has coefficients: it fits anything and says nothing."""
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row.configuration.optimizer, set()).add(row.configuration.bytes_per_step)
+    aside = f" ({len(kept_out)} rows were kept out: {kept_out[0][1]}, ...)" if kept_out else ""
+    todo = "measure other batches or chunks, such as half and four times the bytes per step"
+    widest = max(max(values) / min(values) for values in sizes.values())
+    if len(rows) >= 3 and widest < thresholds.smallest_range:
+        if widest == 1.0:
+            where = " or ".join(f"{size:,}" for size in sorted(set().union(*sizes.values())))
+            why = f"all {len(rows)} points have the same {where} bytes per step"
+        else:
+            least = f"{thresholds.smallest_range} is the least"
+            why = f"bytes per step differ only by a factor of {widest:.2f} and {least}"
+        raise UserError("fit", f"{why}, so c0 and c1 cannot be told apart{aside}", todo)
+    spare = sum(len(values) - 1 for values in sizes.values()) - 1
+    if spare < 1:
+        counts = ", ".join(f"{name} {len(values)}" for name, values in sizes.items())
+        why = f"too few different bytes per step ({counts}): a line through so few points fits them always"
+        todo = "measure at least three different bytes per step with one optimizer"
+        raise UserError("fit", why + aside, todo)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mlx_amort.cost.configuration import Configuration, Measurement
+from mlx_amort.cost.time.diagnostics import THRESHOLDS, Thresholds
 
-# Width of the middle half of the samples over their median, above which the median is not to be trusted.
-LARGEST_SPREAD = 0.2
-# So many configurations have a median.
-_FEW = 3
+# Of so many configurations that were visited again the median distinguishes a machine's drift from one busy visit.
+_FEWEST_FOR_DRIFT = 3
 
 
 def spread_of(samples_s: Sequence[float]) -> float:
@@ -23,56 +22,61 @@ def spread_of(samples_s: Sequence[float]) -> float:
 
 
 def visits_of(rows: Sequence[Measurement]) -> list[list[Measurement]]:
-    """The measured rows of each configuration, in their order."""
+    """The measured rows of each configuration, in their order; windows longer than the step are the step's."""
     visits: dict[Configuration, list[Measurement]] = {}
     for row in rows:
         if row.step_s is not None:
-            visits.setdefault(row.configuration, []).append(row)
+            key = replace(row.configuration, window=row.configuration.chunks_per_window)
+            visits.setdefault(key, []).append(row)
     return list(visits.values())
 
 
-def fastest_of(visits: Sequence[Measurement]) -> Measurement:
-    """Other programs make a step slower and never faster: the fastest visit is the machine's own time."""
-    return min(visits, key=_step_s)
+def undisturbed_of(visits: Sequence[Measurement], thresholds: Thresholds = THRESHOLDS) -> Measurement:
+    """The visit that shows the machine's own time: the fastest, for other programs make a step only slower.
+
+    Not where it is an outlier: the next two agree with each other, and are much slower.
+    """
+    first, *others = sorted(visits, key=_step_s)
+    if len(others) < 2:
+        return first
+    gap = _step_s(others[0]) / _step_s(first) - 1
+    disagreement = _step_s(others[1]) / _step_s(others[0]) - 1
+    is_outlier = gap > thresholds.lone_visit_gap and disagreement < thresholds.lone_visit_agreement
+    return others[0] if is_outlier else first
 
 
 def slower_visits(rows: Sequence[Measurement]) -> list[tuple[Measurement, float]]:
-    """Every row that is not the fastest of its configuration, with how much slower it was, relatively."""
-    slower = []
+    """Every row that is slower than the fitted one of its configuration, with how much, relatively."""
+    return [(row, excess) for row, excess in _unfitted(rows) if excess >= 0]
+
+
+def lone_visits(rows: Sequence[Measurement]) -> list[tuple[Measurement, float]]:
+    """Every row that is an outlier among its configuration's, with how much faster it was, relatively."""
+    return [(row, -excess) for row, excess in _unfitted(rows) if excess < 0]
+
+
+def _unfitted(rows: Sequence[Measurement]) -> list[tuple[Measurement, float]]:
+    others = []
     for visits in visits_of(rows):
-        fastest = fastest_of(visits)
-        slower += [(row, _step_s(row) / _step_s(fastest) - 1) for row in visits if row is not fastest]
-    return slower
-
-
-def scatter_of(rows: Sequence[Measurement]) -> float | None:
-    """How far measuring again differs, relatively: what is larger of two, None where neither is known.
-
-    The median row's spread of samples, and by how much the slowest visit of a configuration exceeds its fastest, the
-    median over configurations where three or more were visited again.
-    """
-    spreads = [spread_of(row.samples_s) for row in rows if len(row.samples_s) > 1]
-    excesses = [max(times) / min(times) - 1 for times in _times_of_repeats(rows)]
-    found = [statistics.median(spreads)] if spreads else []
-    if excesses:
-        found.append(statistics.median(excesses) if len(excesses) >= _FEW else max(excesses))
-    return max(found, default=None)
+        fitted = undisturbed_of(visits)
+        others += [(row, _step_s(row) / _step_s(fitted) - 1) for row in visits if row is not fitted]
+    return others
 
 
 def drift_of(rows: Sequence[Measurement]) -> float | None:
-    """How far the machine has changed while `rows`, in their order, were measured; None without repeats.
+    """How far the machine has changed while `rows`, in their order, were measured.
 
-    The median of last visit over first, where three or more configurations were visited again: a machine that is
-    slow for a while does not move it. With fewer, how far the slowest visit is from the fastest.
+    The median of last visit over first: a machine that is slow for a while does not move it. None where fewer than
+    three configurations were visited again: one visit while another program ran would pass for a change.
     """
-    repeats = _times_of_repeats(rows)
-    if len(repeats) >= _FEW:
-        return abs(statistics.median(times[-1] / times[0] for times in repeats) - 1)
-    return max((max(times) / min(times) - 1 for times in repeats), default=None)
+    repeats = [visits for visits in visits_of(rows) if len(visits) > 1]
+    if len(repeats) < _FEWEST_FOR_DRIFT:
+        return None
+    return abs(statistics.median(_step_s(visits[-1]) / _step_s(visits[0]) for visits in repeats) - 1)
 
 
 def disturbance_of(rows: Sequence[Measurement]) -> float:
-    """What other programs cost on average: mean sample over the fastest visit, the mean over configurations.
+    """What other programs cost on average: mean sample over the fitted visit, the mean over configurations.
 
     Of those visited again, which show it; 1 without any. A long run meets what the visits met.
     """
@@ -80,12 +84,8 @@ def disturbance_of(rows: Sequence[Measurement]) -> float:
     for visits in visits_of(rows):
         samples = [statistics.fmean(row.samples_s or [_step_s(row)]) for row in visits]
         if len(visits) > 1:
-            shares.append(statistics.fmean(samples) / _step_s(fastest_of(visits)))
+            shares.append(statistics.fmean(samples) / _step_s(undisturbed_of(visits)))
     return statistics.fmean(shares) if shares else 1.0
-
-
-def _times_of_repeats(rows: Sequence[Measurement]) -> list[list[float]]:
-    return [[_step_s(row) for row in visits] for visits in visits_of(rows) if len(visits) > 1]
 
 
 def _step_s(row: Measurement) -> float:
@@ -99,12 +99,12 @@ def measure_settled(measure: Callable[[], Measurement], on_spread: Callable[[flo
     The samples of the one that is not taken are kept as `discarded_samples_s`.
     """
     first = measure()
-    if first.step_s is None or spread_of(first.samples_s) <= LARGEST_SPREAD:
+    if first.step_s is None or spread_of(first.samples_s) <= THRESHOLDS.largest_sample_spread:
         return first
     on_spread(spread_of(first.samples_s))
     again = measure()
     if again.step_s is None:
         return replace(first, status="scattered")
     steadier, other = sorted((again, first), key=lambda one: spread_of(one.samples_s))
-    status = "scattered" if spread_of(steadier.samples_s) > LARGEST_SPREAD else "ok"
+    status = "scattered" if spread_of(steadier.samples_s) > THRESHOLDS.largest_sample_spread else "ok"
     return replace(steadier, status=status, discarded_samples_s=other.samples_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 
@@ -38,6 +39,7 @@ def t_probability(t: float, degrees: float) -> float:
     return _incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + t * t))
 
 
+@functools.lru_cache(maxsize=256)
 def t_quantile(confidence: float, degrees: float) -> float:
     """The t with P(|X| <= t) = confidence, found by bisection; t_quantile(0.95, 8) = 2.306."""
     low, high = 0.0, 1.0

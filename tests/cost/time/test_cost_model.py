@@ -75,6 +75,23 @@ def test_rows_of_another_setting_are_kept_out_and_named() -> None:
     }
 
 
+def test_the_setting_that_most_configurations_have_is_fitted_and_named() -> None:
+    plain, *_ = made_rows(affine)
+    rows = [
+        replace(row, configuration=replace(row.configuration, activation_checkpointing=True))
+        for row in made_rows(affine)
+    ]
+    # Visits of one configuration are one: the anchor does not outvote a grid.
+    fit = fit_rows([*[plain] * 9, *rows])
+    assert fit.setting.activation_checkpointing and len(fit.points) == len(rows)
+    assert {reason for _, reason in fit.kept_out} == {"activation checkpointing is off"}
+    (warning,) = (warning for warning in fit.warnings if "the setting of most" in warning)
+    assert "the 7 configurations of S 1024 with checkpointing are fitted" in warning
+    assert "1 of other settings are kept out" in warning
+    # A tie goes to the steps without checkpointing.
+    assert not fit_rows([*rows, *made_rows(affine)]).setting.activation_checkpointing
+
+
 def test_precision_window_and_status_are_kept_apart_too() -> None:
     rows = [_with(row, precision="bf16", window=2) for row in made_rows(affine)]
     odd = [
@@ -147,7 +164,7 @@ def test_noise_alone_asks_for_nothing() -> None:
     ("law", "phrase"),
     [
         (lambda size, batch, chunks: 1.6 + 40e-6 * size + 2e-10 * size**2, "T² term"),
-        (lambda size, batch, chunks: 0.02 * size**0.5, "The law is rejected"),
+        (lambda size, batch, chunks: 0.02 * size**0.5, "The cost model is rejected"),
         (lambda size, batch, chunks: 1.6 + 40e-6 * size + 0.05 * batch, "B alone"),
     ],
 )
@@ -230,32 +247,63 @@ def test_windows_of_one_chunk_are_chunks() -> None:
     )
 
 
-def bumped(samples_s: tuple[float, ...]) -> CostModel:
-    """A line with one point 8 % above it, too few points for any term to be asked for."""
+def test_a_large_cross_validated_error_puts_the_model_in_doubt_and_a_larger_one_rejects_it() -> None:
+    mild, doubtful, rejected = (fit_rows(made_rows(affine, noise, seed=3)) for noise in (0.01, 0.05, 0.3))
+    assert not mild.is_doubtful and mild.verdict.startswith("The affine cost model holds")
+    assert 0.05 < doubtful.cross_validated_error < 0.15 and not doubtful.is_rejected
+    assert doubtful.is_doubtful and doubtful.to_record()["is_doubtful"]
+    assert doubtful.verdict.startswith("The cost model is in doubt: the cross-validated error is")
+    assert "the other points predict B" in doubtful.verdict and "Measure again" in doubtful.verdict
+    assert doubtful.uncertainty >= doubtful.leave_one_out_error
+    assert rejected.cross_validated_error > 0.15 and rejected.is_rejected
+    assert "the cross-validated error is" in rejected.verdict
+
+
+def test_one_outlier_among_many_does_not_reject_the_model_and_is_named_with_a_reason_that_fits() -> None:
+    for factor, told, reason in (
+        (1.29, "longer than the cost model says", "another program or throttling slowed it"),
+        (0.71, "less than the cost model says", "nothing makes a step faster than the machine is"),
+    ):
+        rows = made_rows(affine, 0.005, 1, [*SHAPES, (12, 2), (20, 2), (28, 2), (40, 2), (12, 4), (8, 4)])
+        rows[3] = replace(rows[3], step_s=(rows[3].step_s or 0) * factor)
+        fit = fit_rows(rows)
+        assert not fit.is_rejected
+        assert fit.suspects == (rows[3].configuration,)
+        (warning,) = (warning for warning in fit.warnings if "than the cost model says" in warning)
+        assert told in warning and reason in warning
+        assert ("another program" in warning) == (factor > 1)
+
+
+def test_an_outlier_that_alone_would_reject_the_model_is_kept_out_and_puts_it_in_doubt() -> None:
+    rows = made_rows(affine, 0.002, 1)
+    rows[6] = replace(rows[6], step_s=(rows[6].step_s or 0) * 0.5)
+    fit = fit_rows(rows)
+    assert fit.is_doubtful and not fit.is_rejected and "is an outlier" in fit.verdict
+    assert fit.suspects == fit.outliers == (rows[6].configuration,)
+    assert [row for row, reason in fit.kept_out if reason.startswith("outlier")] == [rows[6]]
+    assert fit.c1_s_per_byte == pytest.approx(54e-6, rel=0.02)
+    # A curve is no outlier: its ends do not agree with each other either.
+    assert fit_rows(made_rows(lambda size, batch, chunks: 0.02 * size**0.5)).is_rejected
+
+
+def test_where_no_outlier_is_told_the_worst_points_are_suspects() -> None:
+    fit = fit_rows(made_rows(affine, noise=0.05, seed=3))
+    worst = max(fit.points, key=lambda point: abs(point.leave_one_out_error or 0))
+    assert len(fit.suspects) == 3 and fit.suspects[0] == worst.measurement.configuration
+    assert not any(point.is_outlier for point in fit.points)
+    assert fit_rows(made_rows(affine, noise=0.001)).suspects == ()
+
+
+def test_a_lone_fast_visit_is_not_fitted_where_two_others_agree() -> None:
     rows = made_rows(affine)
-    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
-    return fit_rows(
-        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in samples_s)) for row in rows]
-    )
-
-
-def test_a_large_left_out_error_puts_the_law_in_doubt() -> None:
-    for samples_s in ((), (1.0, 1.001, 1.002)):
-        fit = bumped(samples_s)
-        assert fit.leave_one_out_error > 0.05 and not fit.is_rejected
-        assert fit.is_doubtful and fit.to_record()["is_doubtful"]
-        assert fit.verdict.startswith("The law is in doubt") and "Measure it again" in fit.verdict
-        assert "B 24 K 4 S 1024 muon" in fit.verdict and "too low" in fit.verdict
-    scattered = bumped((0.9, 0.95, 1.0, 1.05, 1.1))
-    assert not scattered.is_doubtful and "The affine law holds" in scattered.verdict
-
-
-def test_repeats_tell_the_scatter_too() -> None:
-    rows = made_rows(affine)
-    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.08)
-    repeat = replace(rows[0], step_s=(rows[0].step_s or 0) * 1.05)
-    assert fit_rows(rows).is_doubtful
-    assert not fit_rows([*rows, repeat]).is_doubtful
+    fast = replace(rows[3], step_s=(rows[3].step_s or 0) * 0.71)
+    assert fit_rows([*rows, fast]).suspects == (rows[3].configuration,)
+    again = fit_rows([*rows, fast, rows[3]])
+    assert again.max_relative_error < 1e-9 and not again.is_doubtful
+    assert any("was 29.0% faster than two that agree" in warning for warning in again.warnings)
+    # Two slow visits that differ were slowed: the fastest is the machine's own time.
+    slowed = [replace(rows[3], step_s=(rows[3].step_s or 0) * factor) for factor in (1.3, 1.6)]
+    assert fit_rows([*rows, *slowed]).max_relative_error < 1e-9
 
 
 def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil_the_law() -> None:
@@ -272,7 +320,7 @@ def test_of_several_visits_the_fastest_is_fitted_and_a_busy_while_does_not_spoil
     assert "0.0% to 40.0% slower" in disturbed.describe_visits
     assert disturbed.disturbance == pytest.approx(1 + 0.2 * 5 / 7)
     changed = fit_rows([*rows, *busy])
-    assert changed.is_rejected and "the machine changed by 40 %" in changed.verdict
+    assert changed.is_doubtful and "the machine changed by 40% during the sweep" in changed.verdict
 
 
 def test_rows_of_another_setting_are_no_visits_of_the_same_configuration() -> None:
@@ -292,8 +340,9 @@ UPDATE_S = {"muon": 0.0245, "adamw": 0.0073}
 
 
 def grid_rows(window_s: float, noise: float, seed: int) -> list[Measurement]:
-    """The demo's default grid by a law with a cost per window, updates timed alone among them."""
-    config, random = resolve(preset="demo"), np.random.default_rng(seed)
+    """A default grid by a cost model with a cost per window, updates timed alone among them."""
+    shape = ["model.seq=256", "step.batch=4", "step.chunks=2", "step.window=2"]
+    config, random = resolve(preset="demo", overrides=shape), np.random.default_rng(seed)
     rows: list[Measurement] = []
     for each in default_grid(Configuration.of(config), Lists(), config.model.patch_stride):
         alone_s = UPDATE_S[each.optimizer]
@@ -319,7 +368,7 @@ def test_with_updates_timed_alone_a_window_s_cost_is_told_from_c0_in_noise() -> 
     for fit in told:
         assert fit.third_cost_s == pytest.approx(0.013, rel=0.3)
         for name, alone_s in UPDATE_S.items():
-            assert abs(fit.c0_s[name] - alone_s) < 0.12 * alone_s
+            assert abs(fit.c0_s[name] - alone_s) < 0.2 * alone_s
     # Where a window costs nothing, noise is taken for a cost about once in twenty fits.
     free = [fit_rows(grid_rows(0.0, 0.025, seed)) for seed in range(40)]
     assert sum(fit.third_unit is not None for fit in free) <= 6
@@ -412,18 +461,6 @@ def test_json_has_the_keys_others_read() -> None:
     assert set(record["intervals"]["c0_s"]) == {"muon", "adamw"}
 
 
-def test_a_law_that_misses_left_out_points_by_much_does_not_hold_however_noisy() -> None:
-    rows = made_rows(affine)
-    rows[5] = replace(rows[5], step_s=(rows[5].step_s or 0) * 1.12)
-    noisy = (0.9, 0.95, 1.0, 1.05, 1.1)
-    fit = fit_rows(
-        [replace(row, samples_s=tuple((row.step_s or 0) * part for part in noisy)) for row in rows]
-    )
-    assert fit.leave_one_out_error > 0.10 and fit.is_doubtful and not fit.is_rejected
-    assert "the samples are too noisy to judge: measure again on an idle machine" in fit.verdict
-    assert "holds" not in fit.verdict and fit.uncertainty >= fit.leave_one_out_error
-
-
 def test_a_cost_of_an_update_that_is_not_positive_is_no_law_that_holds() -> None:
     fit = fit_rows(made_rows(lambda size, batch, chunks: -0.05 + 54e-6 * size))
     assert fit.is_doubtful and "c0 of muon is -0.05 s" in fit.verdict and "too noisy" not in fit.verdict
@@ -441,11 +478,12 @@ def test_held_out_rows_lower_the_verdict_and_never_raise_it() -> None:
     assert fit_rows(bent, [unseen]).is_rejected
 
 
-def test_a_machine_that_changed_rejects_the_law() -> None:
+def test_one_slow_visit_again_is_no_machine_that_changed() -> None:
     rows = made_rows(affine)
-    fit = fit_rows([*rows, replace(rows[2], step_s=(rows[2].step_s or 0) * 1.63)])
-    assert fit.is_rejected and fit.ceiling_bytes_per_s is None
-    assert "the machine changed by 63 % during the sweep: nothing can be fitted" in fit.verdict
+    slow = [replace(row, step_s=(row.step_s or 0) * 1.63) for row in rows]
+    assert fit_rows([*rows, slow[2]]).drift is None
+    assert not fit_rows([*rows, slow[2]]).is_doubtful
+    assert fit_rows([*rows, *slow[:3]]).drift == pytest.approx(0.63)
 
 
 @pytest.mark.parametrize(

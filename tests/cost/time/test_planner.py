@@ -257,3 +257,34 @@ def test_a_prediction_borrows_the_peak_of_a_larger_batch_only() -> None:
     assert [(candidate.configuration.batch, candidate.peak_bytes) for candidate in predicted] == [
         (48, 6_400_000_000)
     ]
+
+
+def test_a_checkpointed_choice_is_compared_with_a_measured_pair_only() -> None:
+    rows = read_measurements(GRID)
+    (checkpointed,) = [row for row in rows if row.configuration.activation_checkpointing]
+    small = replace(PUBLISHED, min_updates=None, noise_scale_bytes=1e6, memory_bytes=6_000_000_000)
+    alone = [row for row in rows if row is not checkpointed]
+    light = replace(checkpointed, step_s=1.0, peak_bytes=1_000_000_000)
+    plan = plan_of(small, [*alone, light])
+    assert plan.choice.configuration == checkpointed.configuration
+    # The fit is of steps without checkpointing: it says nothing about AdamW's, nor about the best size or a ceiling.
+    assert plan.time_to_quality is None and plan.choice.ceiling_fraction is None
+    assert plan.noise is not None and set(plan.noise.best_bytes_per_step.values()) == {None}
+    adamw = replace(light, configuration=replace(light.configuration, optimizer="adamw"), step_s=0.9)
+    times = plan_of(small, [*alone, light, adamw]).time_to_quality
+    assert times is not None and (times.muon_source, times.adamw_source) == ("measured", "measured")
+
+
+def test_a_choice_that_does_not_agree_with_the_rest_is_said() -> None:
+    rows = read_measurements(GRID)
+    (index,) = [
+        index
+        for index, row in enumerate(rows)
+        if (row.configuration.batch, row.configuration.chunks) == (32, 4)
+    ]
+    rows[index] = replace(rows[index], step_s=(rows[index].step_s or 0) * 0.71)
+    plan = plan_of(replace(PUBLISHED, min_updates=10_000), rows)
+    assert plan.choice.configuration == rows[index].configuration
+    label = rows[index].configuration.label
+    assert any(warning.startswith(f"{label} does not agree with the other") for warning in plan.warnings)
+    assert not any("does not agree" in warning for warning in plan_of(PUBLISHED).warnings)
