@@ -26,9 +26,31 @@ from mlx_amort.train.checkpoint import load_latest
 from mlx_amort.train.metrics import read_rows
 
 TINY = (
-    *("--preset", "demo", "--seq", "32", "--batch", "2", "--chunks", "2", "--window", "1", "--precision", "fp32"),
-    *("--set", "model.layers=1", "--set", "model.hidden=16", "--set", "model.ffn=32", "--set", "model.heads=2"),
-    *("--set", "run.sample_bytes=0", "--set", "run.plot_every=25"),
+    *(
+        "--preset",
+        "demo",
+        "--seq",
+        "32",
+        "--batch",
+        "2",
+        "--chunks",
+        "2",
+        "--window",
+        "1",
+        "--precision",
+        "fp32",
+    ),
+    *(
+        "--set",
+        "model.layers=1",
+        "--set",
+        "model.hidden=16",
+        "--set",
+        "model.ffn=32",
+        "--set",
+        "model.heads=2",
+    ),
+    *("--set", "run.sample_bytes=0"),
 )
 TEXT_BYTES, SEED = 60_000, 1
 WATCHED_EVERY_S = 0.02
@@ -49,7 +71,9 @@ class Failed(Exception):
 
 def main() -> None:
     """Train both runs and print what was seen; exit 1 with the promise that was not kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=2000, help="length of each run (default: 2000)")
     parser.add_argument("--kill-every", type=int, default=100, help="steps between kills (default: 100)")
     parser.add_argument("--save-every", type=int, default=10, help="steps between checkpoints (default: 10)")
@@ -65,7 +89,10 @@ def main() -> None:
 def soak(folder: Path, steps: int, kill_every: int, save_every: int) -> list[str]:
     """Both runs, and what was seen, a line each. Raises: Failed."""
     text = folder / "text.txt"
-    words = random.Random(SEED).choices("a state of bytes is carried over every cut of the text".split(), k=TEXT_BYTES)
+    words = random.Random(SEED).choices(
+        ["a", "state", "of", "bytes", "is", "carried", "over", "every", "cut", "of", "the", "text"],
+        k=TEXT_BYTES,
+    )
     text.write_text(" ".join(words)[:TEXT_BYTES], encoding="utf-8")
     options = [*TINY, "--data", str(text), "--steps", str(steps), "--save-every", str(save_every)]
     options += ["--eval-every", str(save_every)]
@@ -164,7 +191,9 @@ def _check_flat(held: list[Held], steps: int) -> str:
     before, after = (float(np.median([each.resident_bytes for each in part])) for part in (early, late))
     files, more_files = (int(np.median([each.descriptors for each in part])) for part in (early, late))
     if after > 1.01 * before or more_files != files:
-        raise Failed(f"resident {before / 1e6:.1f} to {after / 1e6:.1f} MB, {files} to {more_files} descriptors")
+        raise Failed(
+            f"resident {before / 1e6:.1f} to {after / 1e6:.1f} MB, {files} to {more_files} descriptors"
+        )
     return f"memory       resident {before / 1e6:.1f} to {after / 1e6:.1f} MB, {files} open descriptors throughout"
 
 
