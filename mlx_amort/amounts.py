@@ -19,13 +19,13 @@ _AMOUNT = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]
 def parse_size(text: str, name: str = "size") -> int:
     """Bytes meant by a text; decimal prefixes are powers of 1000, binary ones (GiB) of 1024.
 
-    Units: bytes. Raises: UserError for what is no positive amount; `name` says which option it came from.
+    Units: bytes. Raises: UserError for what is not a positive amount; `name` says which option it came from.
     """
     lowered = text.strip().lower()
     match = _AMOUNT.fullmatch(lowered)
     if match is None:
         raise UserError(
-            f"{name} {text!r}", "is no amount of bytes", "write it as 48GB, 1.5GiB, 2.006e9 or 10m"
+            f"{name} {text!r}", "is not an amount of bytes", "write it as 48GB, 1.5GiB, 2.006e9 or 10m"
         )
     digits, exponent, unit = match.group(1), match.group(2) or "", match.group(3)
     digits = digits.replace(",", "").replace("_", "")
@@ -48,7 +48,7 @@ def parse_size(text: str, name: str = "size") -> int:
 
 
 def parse_memory(text: str, name: str) -> int:
-    """Bytes of memory meant by a text; a small number without a unit is asked for one: 16 is no memory.
+    """Bytes of memory meant by a text; a small number without a unit is refused: 16 bytes are not meant.
 
     Units: bytes. Raises: UserError as `parse_size`.
     """
@@ -65,7 +65,7 @@ def shorten(value: object) -> str:
         return f"({type(value).__name__})"
     try:
         text = "null" if value is None else str(value)
-    # Python writes no whole number of more than 4,300 digits.
+    # Python does not write integers of more than 4,300 digits.
     except ValueError:
         return "(a number of thousands of digits)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -14,7 +14,7 @@ _MOST_OF_A_NAME, _MOST_OF_A_REASON = 240, 600
 
 
 class UserError(Exception):
-    """A mistake of the user's, told in one line: "what: why; what to do".
+    """A mistake of the user's, reported in one line: "what: why; what to do".
 
     Names may hold anything: what is not printable is escaped, so that no name can end the line or drive a terminal.
     below: further lines, such as commands to paste.
@@ -70,7 +70,7 @@ _OF_THE_WORLD = {
     errno.ENXIO: _DEVICE,
     errno.ENODEV: "name a regular file",
 }
-# What may be a bug as well, and is told as the user's only where a name of theirs was opened.
+# What may be a bug as well, and is reported as the user's only where a name of theirs was opened.
 _OF_A_NAME = {
     errno.ENOENT: "see whether it was moved or deleted",
     errno.ESTALE: "see whether it was moved or deleted",

@@ -66,9 +66,9 @@ def evaluate(
 
     Each part is cut into `rows` streams (data/validation.py) that start from a zero state. With `max_bytes`
     only the leading chunks of every stream are walked, the same ones at each call: as many as fit, shared
-    among the corpora by size, and at least one of each. `progress` is told (chunks done, chunks in all).
+    among the corpora by size, and at least one of each. `progress` is called with (chunks done, chunks in all).
 
-    Dtypes: nats are float32 a byte, summed in float64.
+    Dtypes: nats are float32 per byte, summed in float64.
     """
     seq = model.config.seq
     whole = [validation_chunks([corpus], rows, seq) for corpus in corpora]

@@ -22,7 +22,7 @@ def write_whole(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f"{HIDDEN}{path.name}.{os.getpid()}")
     try:
-        # A name that is no text in UTF-8 is written as JSON and YAML escape it, and so read back.
+        # A name that is not text in UTF-8 is written as JSON and YAML escape it, and so read back.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         flush_to_disk(temporary)
         os.replace(temporary, path)

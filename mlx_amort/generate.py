@@ -15,7 +15,7 @@ from mlx_amort.model.byte_lm import ByteLM, Weights
 from mlx_amort.model.decoding import Decoder
 from mlx_amort.ops.paths import active_path
 
-# A model needs a byte to go on from; a line's end says least about what comes next.
+# A model needs a byte to continue from; a line's end says least about what comes next.
 EMPTY_PROMPT = b"\n"
 
 

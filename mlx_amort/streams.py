@@ -35,7 +35,7 @@ def silence(stream: TextIO) -> None:
     """Lead a stream that failed to nowhere: what it still holds would fail again when the program ends."""
     try:
         descriptor = stream.fileno()
-    # A stream in memory has no descriptor, and a closed one none any more.
+    # A stream in memory has no descriptor, and a closed one has none any more.
     except (OSError, ValueError):
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

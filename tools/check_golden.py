@@ -172,7 +172,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             status = 2
             continue
-        # What overflows or is no number fails below; numpy need not say so too.
+        # What overflows or is not a number fails below; numpy need not say so too.
         with np.errstate(all="ignore"):
             errors = measure_errors(compute(case), case.reference)
         for key, error_ratio in errors.items():
@@ -191,7 +191,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         # Opening a pipe would wait for its writer for ever.
         if path.exists() and not path.is_file():
-            raise UserError(str(path), "is no regular file", _MAKE)
+            raise UserError(str(path), "is not a regular file", _MAKE)
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -206,7 +206,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         raise UserError(str(path), error.strerror or "cannot be read", "name a golden file") from error
     except _UNREADABLE as error:
         raise UserError(str(path), "not a readable .npz archive", _MAKE) from error
-    # A member that is no array comes as bytes.
+    # A member that is not an array comes as bytes.
     return {key: np.asarray(value) for key, value in arrays.items()}
 
 

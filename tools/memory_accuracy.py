@@ -23,7 +23,7 @@ from mlx_amort.cost.memory.estimate import estimate
 
 HELD_OUT_SEED = 22
 DRAWN = 16
-# Never measure what might not fit beside other programs, or takes minutes a step.
+# Never measure what might not fit beside other programs, or takes minutes per step.
 MOST_BYTES = 18_000_000_000
 MOST_WORK = 6e11
 TIME_LIMIT_S = 900.0

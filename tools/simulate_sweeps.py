@@ -34,13 +34,13 @@ def verdict_of(model: CostModel) -> str:
 
 
 def by_worst_point(model: CostModel) -> str:
-    """A doubt where any left-out point is missed by more than 10 %, whatever the others do."""
+    """A doubt where any leave-one-out residual is more than 10 %, whatever the others do."""
     verdict = verdict_of(replace(model, is_doubtful=False))
     return "in doubt" if verdict == "holds" and model.leave_one_out_error > 0.10 else verdict
 
 
 def by_residuals(model: CostModel) -> str:
-    """A rejection where the fitted points, instead of the left-out ones, are missed by 10 % (root mean square)."""
+    """A rejection where the residuals, instead of the leave-one-out ones, are 10 % (root mean square)."""
     errors = [point.relative_error for point in model.points]
     return (
         "rejected" if math.sqrt(statistics.fmean(error**2 for error in errors)) > 0.10 else verdict_of(model)
@@ -96,7 +96,7 @@ RULES = (
 class Score:
     """What became of one sweep; errors of the step times predicted, empty where the fit was refused.
 
-    covers_c0, covers_c1: whether the intervals hold the truth, None where that is no line.
+    covers_c0, covers_c1: whether the intervals hold the truth, None where the truth is not a line.
     """
 
     errors: tuple[float, ...]

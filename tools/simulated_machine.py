@@ -51,7 +51,7 @@ class Truth:
         return line_s + paid_s + self.row_s * each.batch
 
 
-# The costs of the demo on two cores of a server, and what else they may be; the last two are no line.
+# The costs of the demo on two cores of a server, and what else they may be; the last two are not a line.
 TRUTHS = (
     Truth("affine"),
     Truth("affine, update 0.6 of c0", update_share=0.6),
@@ -67,7 +67,7 @@ TRUTHS = (
 
 @dataclass(frozen=True)
 class Noise:
-    """What disturbs a visit, as shares of its time: sigma always; bursts of other programs; throttling; one spoiled.
+    """What disturbs a visit, as shares of its time: sigma always; bursts of other programs; throttling; one outlier.
 
     Bursts come gap_s apart, last burst_s and are `height` high, each an exponential variable with that mean.
     """
@@ -78,7 +78,7 @@ class Noise:
     burst_s: float = 15.0
     height: float = 0.25
     throttle: float = 0.0
-    spoiled: float = 1.0
+    outlier: float = 1.0
 
 
 NOISES = (
@@ -86,8 +86,8 @@ NOISES = (
     Noise("busy", sigma=0.02, gap_s=30.0),
     Noise("busier", sigma=0.02, gap_s=20.0, burst_s=30.0, height=0.4),
     Noise("throttling", throttle=0.15),
-    Noise("one slower", spoiled=1.4),
-    Noise("one faster", spoiled=0.71),
+    Noise("one slower", outlier=1.4),
+    Noise("one faster", outlier=0.71),
 )
 
 
@@ -124,7 +124,7 @@ class Machine:
     now_s: float = 0.0
     bursts: list[tuple[float, float, float]] = field(default_factory=list)
 
-    def visit(self, each: Configuration, spoiled: float = 1.0) -> Measurement:
+    def visit(self, each: Configuration, outlier: float = 1.0) -> Measurement:
         """What measuring a configuration gives now."""
         noise, random, step_s = self.noise, self.random, self.truth.step_s(each)
         start_s, self.now_s = self.now_s + START_S, self.now_s + row_seconds(step_s, STEPS, START_S)
@@ -133,7 +133,7 @@ class Machine:
             end_s = begin_s + random.exponential(noise.burst_s)
             self.bursts.append((begin_s, end_s, random.exponential(noise.height)))
         times_s = np.linspace(start_s, self.now_s, SAMPLES)
-        factors = spoiled * (1 + noise.throttle * np.minimum(times_s / self.sweep_s, 1.0))
+        factors = outlier * (1 + noise.throttle * np.minimum(times_s / self.sweep_s, 1.0))
         factors *= (1 + noise.sigma * random.normal()) * (1 + noise.sigma * random.normal(size=SAMPLES))
         for begin_s, end_s, height in self.bursts:
             factors[(times_s >= begin_s) & (times_s < end_s)] *= 1 + height
@@ -150,9 +150,9 @@ def draw(truth: Truth, noise: Noise, size: Size, random: np.random.Generator) ->
     again = repeats_within(wanted, cost_s.__getitem__, size.repeats_s)
     visits = [wanted[0], *(visit.configuration for visit in mixed_order(wanted, wanted[0], again=again))]
     machine = Machine(truth, noise, random, sum(cost_s[each] for each in visits))
-    spoiled = int(random.integers(len(visits)))
+    outlier = int(random.integers(len(visits)))
     rows = [
-        machine.visit(each, noise.spoiled if index == spoiled else 1.0) for index, each in enumerate(visits)
+        machine.visit(each, noise.outlier if index == outlier else 1.0) for index, each in enumerate(visits)
     ]
     unseen = [PROBES[index] for index in random.permutation(len(PROBES))[:2]]
     apart = [machine.visit(each) for _ in range(3) for each in unseen]

@@ -169,7 +169,7 @@ def _from_system() -> Blas | None:
 def _open_passing_on(folder: Path, compiler: str | None) -> ctypes.CDLL | None:
     """The library that passes MLX's products on, built if it is not there; None without a compiler.
 
-    Its name holds the digests of what it was built from and of its content, so that a damaged one is told.
+    Its name holds the digests of what it was built from and of its content, so that a damaged one is noticed.
     Raises: OSError.
     """
     key = hashlib.sha256(f"{_PASS_ON}{platform.machine()}{platform.libc_ver()}".encode()).hexdigest()[:16]

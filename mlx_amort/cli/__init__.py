@@ -1,4 +1,4 @@
-"""The command `mlx-amort`: finds the verb, loads only what it needs, and tells mistakes in one line."""
+"""The command `mlx-amort`: finds the verb, loads only what it needs, and reports a mistake in one line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 
 from mlx_amort import __version__
 from mlx_amort.backend import load_blas
+from mlx_amort.backend.kernel_cache import explain
 from mlx_amort.cli.arguments import check_values
 from mlx_amort.errors import UserError, did_you_mean, printable, user_error_of
 from mlx_amort.streams import make_standard_streams_safe, silence, write
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             signal.signal(signal.SIGINT, _interrupt)
         make_standard_streams_safe()
         load_blas()
-        result = program.main(args=arguments, prog_name="mlx-amort", standalone_mode=False)
+        result = _run(arguments)
         with _closed_pipe_told():
             sys.stdout.flush()
     except UserError as error:
@@ -129,6 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _silence_if_full(error)
         _refuse(str(told))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _run(arguments: Sequence[str] | None) -> Any:
+    """What the verb returned. A signal that ended a compiler too is raised here, as KeyboardInterrupt.
+
+    Raises: UserError for a kernel that cannot be compiled or loaded.
+    """
+    try:
+        return program.main(args=arguments, prog_name="mlx-amort", standalone_mode=False)
+    except RuntimeError as error:
+        told = explain(error)
+        if told is None:
+            raise
+        raise told from error
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

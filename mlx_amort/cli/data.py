@@ -49,7 +49,9 @@ SHOWN_SKIPPED = 5
 @click.option("--validation", metavar="PATH", help="A corpus of its own that is held out, and nothing else.")
 @click.option("--raw", is_flag=True, help="Read a file as the bytes it holds, whatever its kind (data.raw).")
 @click.option("--seq", type=click.IntRange(1), help="Bytes S of a chunk, if not the preset's.")
-@click.option("--patch-stride", type=click.IntRange(1), help="S / stride slots a chunk, if not the preset's.")
+@click.option(
+    "--patch-stride", type=click.IntRange(1), help="S / stride slots per chunk, if not the preset's."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the cards as JSON.")
 def command(
     paths: tuple[str, ...],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import Any, get_args
 
 import click
@@ -13,6 +12,8 @@ from mlx_amort.amounts import format_size, parse_memory
 from mlx_amort.backend import describe_machine
 from mlx_amort.cli.memory_tables import (
     COMMON_SIZES_GB,
+    LEVERS,
+    PRECISIONS,
     describe_budget,
     describe_estimate,
     describe_fits,
@@ -21,15 +22,12 @@ from mlx_amort.cli.memory_tables import (
 from mlx_amort.cli.options import RequestedConfig, config_options
 from mlx_amort.config.presets import DEFAULT_PRESET, preset_names
 from mlx_amort.config.reading import resolve, to_dict
-from mlx_amort.config.values import Config, OptimizerName, Precision
+from mlx_amort.config.values import Config
 from mlx_amort.cost.measure.worker_process import run_worker
 from mlx_amort.cost.memory.budget import budget_bytes, largest_batch, recommend, room_bytes, with_step
 from mlx_amort.cost.memory.estimate import Estimate, estimate, first_order_of, temporaries_of
 from mlx_amort.errors import UserError
 from mlx_amort.ops.constants import Backend
-
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16-pure")
-OPTIMIZERS: tuple[OptimizerName, ...] = ("muon", "adamw")
 
 
 @click.command()
@@ -95,7 +93,9 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
     configs = sorted(
         (resolve(preset=name) for name in preset_names()), key=lambda each: each.model.parameters
     )
-    peaks = [{key: peak for key, peak in _levers(config, backend)} for config in configs]
+    peaks = [
+        {levers: estimate(levers.of(config), backend).peak_bytes for levers in LEVERS} for config in configs
+    ]
     fits = [
         {
             config.preset or "": tuple(
@@ -120,13 +120,11 @@ def overview(sizes: list[int], backend: Backend, as_json: bool) -> None:
             "parameters": config.model.parameters,
             "batch": config.step.batch,
             "window": config.step.effective_window,
-            "optimizer": optimizer,
-            "precision": precision,
-            "activation_checkpointing": recomputes,
+            **levers._asdict(),
             "peak_bytes": peak,
         }
         for config, row in zip(configs, peaks, strict=True)
-        for (optimizer, precision, recomputes), peak in row.items()
+        for levers, peak in row.items()
     ]
     fitting = [
         {"memory_bytes": size, "preset": name, "batch": plain, "batch_checkpointed": recomputed}
@@ -153,23 +151,6 @@ def measured(config: Config) -> dict[str, Any]:
         note = last[0] if answer is None else answer["note"]
         raise UserError("--measure", f"the step did not run ({note})", advice)
     return {"backend": machine["backend"], "mlx": machine["mlx"], **answer}
-
-
-def _levers(config: Config, backend: Backend) -> list[tuple[tuple[str, str, bool], int]]:
-    return [
-        (
-            (optimizer, precision, recomputes),
-            estimate(_with_levers(config, optimizer, precision, recomputes), backend).peak_bytes,
-        )
-        for optimizer in OPTIMIZERS
-        for precision in PRECISIONS
-        for recomputes in (False, True)
-    ]
-
-
-def _with_levers(config: Config, optimizer: OptimizerName, precision: Precision, recomputes: bool) -> Config:
-    config = replace(config, optimizer=replace(config.optimizer, name=optimizer))
-    return with_step(config, precision=precision, activation_checkpointing=recomputes)
 
 
 def _fitting_record(config: Config, memory_bytes: int, backend: Backend) -> dict[str, Any]:

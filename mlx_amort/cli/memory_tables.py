@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple, get_args
 
 from mlx_amort.amounts import format_size
 from mlx_amort.cli.tables import align
-from mlx_amort.config.values import Config
+from mlx_amort.config.model import BlockKind
+from mlx_amort.config.values import Config, OptimizerName, Precision
+from mlx_amort.cost.memory.budget import with_step
 from mlx_amort.cost.memory.estimate import Estimate, Phase, first_order_of, temporaries_of
 from mlx_amort.ops.constants import CPU_QUERY_BLOCK, GPU_QUERY_BLOCK
 
 COMMON_SIZES_GB = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _MOST_SHOWN = 99
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16-pure")
+
+
+class Levers(NamedTuple):
+    """What lowers a step's peak and leaves the model as it is; every preset is shown against each combination."""
+
+    optimizer: OptimizerName
+    precision: Precision
+    activation_checkpointing: bool
+
+    def of(self, config: Config) -> Config:
+        """`config` with these."""
+        config = replace(config, optimizer=replace(config.optimizer, name=self.optimizer))
+        return with_step(
+            config, precision=self.precision, activation_checkpointing=self.activation_checkpointing
+        )
+
+
+LEVERS = [Levers(*each) for each in product(get_args(OptimizerName), PRECISIONS, (False, True))]
 
 _PARTS = {
     "weights": "weights",
     "optimizer_state": "optimizer state",
     "gradients": "gradients, one sum per weight",
-    "activations_attention": "activations kept, attention blocks",
-    "activations_recurrent": "activations kept, recurrent blocks",
+    **{f"activations_{kind}": f"activations kept, {kind} blocks" for kind in get_args(BlockKind)},
     "recurrence_state": "recurrence states, before and after",
     "logits": "logits and their gradient",
     "low_precision_copy": "matrices of half a block, in compute form",
@@ -42,7 +64,7 @@ def describe_estimate(config: Config, found: Estimate) -> str:
     title = (
         f"{config.preset or 'no preset'}: {model.parameters:,} parameters, {model.trunk} trunk, {step.batch} rows × "
         f"{step.effective_window} chunks of {model.seq:,} bytes,\n"
-        f"{step.precision}, {config.optimizer.name}{recomputed}; {step.chunks} chunks a row and {step.accum} "
+        f"{step.precision}, {config.optimizer.name}{recomputed}; {step.chunks} chunks per row and {step.accum} "
         f"micro-batches make no difference"
     )
     rows = [
@@ -92,30 +114,26 @@ def describe_budget(memory_bytes: int, record: Mapping[str, Any]) -> str:
     )
 
 
-def describe_presets(
-    configs: Sequence[Config], peaks: Sequence[Mapping[tuple[str, str, bool], int]], backend: str
-) -> str:
+def describe_presets(configs: Sequence[Config], peaks: Sequence[Mapping[Levers, int]], backend: str) -> str:
     """Every preset against the levers, in GB."""
-    levers = list(peaks[0])
     own = [
         [
             _short(config),
             f"{config.step.batch}×{config.step.effective_window}",
-            *[_gigabytes(row[lever]) for lever in levers],
+            *[_gigabytes(row[levers]) for levers in LEVERS],
         ]
         for config, row in zip(configs, peaks, strict=True)
     ]
-    columns = ["plain" if not lever[2] else "ckpt" for lever in levers]
+    columns = ["ckpt" if levers.activation_checkpointing else "plain" for levers in LEVERS]
     table = align(["preset", "B×W", *columns], own).split("\n")
     width = max(len(line) for line in table)
     starts = _column_starts(["preset", "B×W", *columns], own)
     names, precisions = [" "] * width, [" "] * width
-    for index, (optimizer, precision, recomputes) in enumerate(levers):
-        place = starts[index + 2]
-        if not recomputes:
-            _write(precisions, place, precision)
-            if precision == "fp32":
-                _write(names, place, optimizer)
+    for place, levers in zip(starts[2:], LEVERS, strict=True):
+        if not levers.activation_checkpointing:
+            _write(precisions, place, levers.precision)
+            if levers.precision == PRECISIONS[0]:
+                _write(names, place, levers.optimizer)
     return "\n".join(
         [
             f"Peak of one step in GB ({backend}), at each preset's own rows B × window W;",

@@ -176,5 +176,5 @@ def _as_text(flag: str, value: Any) -> str:
     # JSON is YAML too, and quotes the commas and brackets that a path may hold.
     if isinstance(value, str):
         return value
-    # What is no text in UTF-8 stands in an argument as lone surrogates, which both write as \\uXXXX.
+    # What is not text in UTF-8 stands in an argument as lone surrogates, which both write as \\uXXXX.
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

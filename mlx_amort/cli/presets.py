@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from mlx_amort import command_line
 from mlx_amort.cli.tables import align
+from mlx_amort.config.model import Trunk
 from mlx_amort.config.presets import preset_names
 from mlx_amort.config.reading import dump, resolve, to_dict
 from mlx_amort.config.values import Config
@@ -20,9 +21,7 @@ from mlx_amort.optim.partition import Owner, has_weight_decay, owners
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "--trunk", metavar="[hybrid|dense|recurrent|patched]", help="Take this trunk, not the preset's."
-)
+@click.option("--trunk", metavar=f"[{'|'.join(get_args(Trunk))}]", help="Take this trunk, not the preset's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--owners", "with_owners", is_flag=True, help="Print which optimizer owns which parameter.")
 def command(name: str | None, trunk: str | None, as_json: bool, with_owners: bool) -> None:

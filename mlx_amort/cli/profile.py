@@ -184,7 +184,7 @@ def parse_duration(text: str) -> float:
     if not 0 < seconds <= _LONGEST_BUDGET_S:
         raise UserError(
             f"--time-budget {shorten(text)!r}",
-            "is no duration of up to a year",
+            "is not a duration of at most a year",
             "write it as 90s, 10m or 1.5h",
         )
     return seconds
@@ -199,7 +199,7 @@ def parse_list(option: str, text: str | None, convert: Callable[[str], Value | N
             known = getattr(convert, "known", ())
             todo = did_you_mean(part.strip(), known) if known else "write whole numbers such as 4,8"
             raise UserError(
-                f"{option} {shorten(text)!r}", f"{shorten(part.strip())!r} is none of its values", todo
+                f"{option} {shorten(text)!r}", f"{shorten(part.strip())!r} is not one of its values", todo
             )
         values.append(value)
     return tuple(dict.fromkeys(values))

@@ -1,9 +1,11 @@
-"""`mlx-amort train`: train a byte language model, or go on with a run that stopped."""
+"""`mlx-amort train`: train a byte language model, or resume a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @config_options(default_preset=DEFAULT_PRESET)
 @click.option("--out", type=USER_PATH, help="Folder of the run. Without one: runs/PRESET-TIME.")
-@click.option("--resume", type=USER_PATH, help="Go on with the run in this folder.")
+@click.option("--resume", type=USER_PATH, help="Resume the run in this folder.")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="STEP", help="Stop and save once this step is done."
 )
@@ -62,7 +64,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Train a byte language model, or go on with a run (--resume).
+    """Train a byte language model, or resume a run (--resume).
 
     A resumed run has its own configuration; flags change only what they name, and what would make it another
     run is refused. Ctrl-C finishes the step, saves and exits 130.
@@ -77,8 +79,7 @@ def command(
     from mlx_amort.backend import describe_machine, set_cpu_cache_limit, wired_working_set
     from mlx_amort.train.console import Console
     from mlx_amort.train.pace import Pace
-    from mlx_amort.train.resume import nothing_left, resumed_run, saved_config
-    from mlx_amort.train.run import new_run
+    from mlx_amort.train.resume import saved_config
     from mlx_amort.train.session import train_run
     from mlx_amort.train.summary_lines import divergence
 
@@ -90,42 +91,71 @@ def command(
         if not force:
             _check_memory(config, machine)
         pace = Pace(*forecast_of(profile, config, machine))
-        checking = _Checking(interrupt)
         try:
-            run = (
-                new_run(config, out, sys.argv, checking)
-                if resume is None
-                else resumed_run(resume, requested.resolve, sys.argv, checking, stop_after)
-            )
+            run = _open_run(requested, config, out, resume, stop_after, interrupt)
         except KeyboardInterrupt:
             # Nothing was begun, so there is nothing to save.
             return interrupt.exit_code
-        finally:
-            checking.close()
-        is_over = run.state.step >= run.config.total_steps and not run.changed
-        if resume is not None and is_over and requested.gives_anything:
-            raise nothing_left(resume, run.state.step)
         progress = sys.stderr if as_json else sys.stdout
         console = Console(progress, sys.stdout, is_quiet=quiet, as_json=as_json)
-        if resume is None and requested.preset is None and requested.file is None:
-            console.say(f"preset      {DEFAULT_PRESET} is the default; --preset names another")
-        if resume is None and not requested.gives("data.sources"):
-            names = ", ".join(source.path for source in config.data.sources)
-            console.say(f"corpus      {names} is the default; --data names your own")
-        if resume is not None and run.resumed_from is None:
-            console.say("resumed     from the beginning: the run ended before its first checkpoint")
-        try:
-            with wired_working_set():
-                summary = train_run(run, console, interrupt, stop_after, pace)
-        except OSError as error:
-            told = _ended_by_disk(error, run.folder.path)
-            if told is None:
-                raise
-            raise told from error
+        for line in _assumed(requested, config) if resume is None else _resumed(run):
+            console.say(line)
+        with wired_working_set(), _disk_errors_reported(run.folder.path):
+            summary = train_run(run, console, interrupt, stop_after, pace)
         console.summary(_with_memory(summary, run))
     if summary.ending == "diverged":
         write(sys.stderr, f"error: {printable(divergence(summary))}\n")
     return summary.exit_code
+
+
+def _open_run(
+    requested: RequestedConfig,
+    config: Config,
+    out: Path | None,
+    resume: Path | None,
+    stop_after: int | None,
+    interrupt: Interrupt,
+) -> Run:
+    """The run, new or resumed. Raises: UserError; KeyboardInterrupt when a signal has come first."""
+    from mlx_amort.train.resume import nothing_left, resumed_run
+    from mlx_amort.train.run import new_run
+
+    checking = _Checking(interrupt)
+    try:
+        if resume is None:
+            return new_run(config, out, sys.argv, checking)
+        run = resumed_run(resume, requested.resolve, sys.argv, checking, stop_after)
+    finally:
+        checking.close()
+    is_over = run.state.step >= run.config.total_steps and not run.changed
+    if is_over and requested.gives_anything:
+        raise nothing_left(resume, run.state.step)
+    return run
+
+
+def _assumed(requested: RequestedConfig, config: Config) -> Iterator[str]:
+    """What a new run takes because nothing else was named."""
+    if requested.preset is None and requested.file is None:
+        yield f"preset      {DEFAULT_PRESET} is the default; --preset names another"
+    if not requested.gives("data.sources"):
+        names = ", ".join(source.path for source in config.data.sources)
+        yield f"corpus      {names} is the default; --data names your own"
+
+
+def _resumed(run: Run) -> Iterator[str]:
+    if run.resumed_from is None:
+        yield "resumed     from the beginning: the run ended before its first checkpoint"
+
+
+@contextmanager
+def _disk_errors_reported(run_folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reported = _ended_by_disk(error, run_folder)
+        if reported is None:
+            raise
+        raise reported from error
 
 
 def _check_memory(config: Config, machine: dict[str, Any]) -> None:
@@ -148,7 +178,7 @@ def _with_memory(summary: Summary, run: Run) -> Summary:
 
 
 def _ended_by_disk(error: OSError, run_folder: Path) -> UserError | None:
-    """What to tell when a run's folder can no longer be written, or is gone; None for what may be a bug."""
+    """The mistake to report when a run's folder can no longer be written, or is gone; None for what may be a bug."""
     from mlx_amort.train.checkpoint_folders import how_to_go_on
 
     told = user_error_of(error)

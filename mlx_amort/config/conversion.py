@@ -42,7 +42,7 @@ def parse_source(text: str) -> SourceConfig:
 def _exists(path: str) -> bool:
     try:
         return os.path.lexists(os.path.expanduser(path))
-    # A NUL character, which is told of later.
+    # A NUL character, which is refused later.
     except ValueError:
         return False
 

@@ -92,15 +92,20 @@ class ModelConfig:
                 assert_never(unknown)
 
     @property
-    def is_recurrent(self) -> bool:
-        """Whether the global blocks mix by gated linear recurrence and so carry state over chunks."""
+    def global_mixer(self) -> BlockKind:
+        """How the global blocks mix; the recurrence carries state over chunks."""
         match self.trunk:
             case "recurrent" | "hybrid":
-                return True
+                return "recurrent"
             case "dense" | "patched":
-                return False
+                return "attention"
             case unknown:
                 assert_never(unknown)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the global blocks mix by gated linear recurrence and so carry state over chunks."""
+        return self.global_mixer == "recurrent"
 
     @property
     def head_width(self) -> int:
@@ -115,9 +120,8 @@ class ModelConfig:
     @property
     def block_kinds(self) -> tuple[BlockKind, ...]:
         """The mixer of every block, in block order."""
-        mixer: BlockKind = "recurrent" if self.is_recurrent else "attention"
         local: list[BlockKind] = ["attention"] * self._local_blocks
-        return (*local, *[mixer] * self.layers, *local)
+        return (*local, *[self.global_mixer] * self.layers, *local)
 
     @property
     def block_lengths(self) -> tuple[BlockLength, ...]:

@@ -26,7 +26,7 @@ from mlx_amort.files import expand_home
 # Printed beside a configuration for the reader; it follows from the model, so reading passes it over.
 _DERIVED = "parameters"
 BUILTIN = "builtin:"
-# A saved run without these was made by 0.1 and goes on with the bytes that it had.
+# A saved run without these was made by 0.1 and keeps the bytes that it had.
 _DATA_OF_0_1 = {"validation_split": "tail", "raw": True}
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name != "preset")
@@ -148,7 +148,7 @@ def _with_sources_from(folder: Path, layer: Layer) -> Layer:
 
 
 def _preset_of(sections: dict[str, Any], where: str) -> str | None:
-    """Take what is no section out of a file's content, and return the preset's name."""
+    """Take what is not a section out of a file's content, and return the preset's name."""
     sections.pop(_DERIVED, None)
     name = sections.pop("preset", None)
     if name is not None and not isinstance(name, str):

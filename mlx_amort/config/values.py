@@ -1,4 +1,4 @@
-"""Everything a run can be told beside its model (`config/model.py`), as frozen dataclasses.
+"""Every setting of a run beside its model (`config/model.py`), as frozen dataclasses.
 
 A default stands in these two files and nowhere else. `None` (null in YAML) always means absent.
 
@@ -234,7 +234,7 @@ class RunConfig:
             raise UserError(
                 "run.sample_prompt",
                 f"is not text in UTF-8 ({error.reason})",
-                "leave out what is no character",
+                "leave out what is not a character",
             ) from error
 
 

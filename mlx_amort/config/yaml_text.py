@@ -1,7 +1,7 @@
 """YAML as configurations are written in it: a strict reader and an exact writer.
 
 Scalars are read as the text they are written as, and `config/conversion.py` makes of it what the key declares: so a
-file and `--set` read `0100`, `1:30` and `on` alike. Only null is told from text here, by its quotes.
+file and `--set` read `0100`, `1:30` and `on` alike. Only null is distinguished from text here, by its quotes.
 """
 
 from __future__ import annotations

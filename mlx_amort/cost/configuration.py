@@ -42,12 +42,12 @@ class Configuration:
 
     @property
     def chunks_per_window(self) -> int | None:
-        """min(W, K): a window is never longer than the step; None where W is not told."""
+        """min(W, K): a window is never longer than the step; None where W is not known."""
         return None if self.window is None else min(self.window, self.chunks)
 
     @property
     def windows_per_step(self) -> int:
-        """A · ⌈K / min(W, K)⌉: how often a step runs a window; windows of one chunk where W is not told."""
+        """A · ⌈K / min(W, K)⌉: how often a step runs a window; windows of one chunk where W is not known."""
         return self.accum * math.ceil(self.chunks / (self.chunks_per_window or 1))
 
     @property
@@ -124,7 +124,7 @@ class Configuration:
         )
 
     def configure(self, base: Config) -> Config:
-        """`base` in this configuration; a window or precision that is not told stays the base's.
+        """`base` in this configuration; a window or precision that is not known stays the base's.
 
         Raises: UserError for what the model does not allow.
         """
@@ -147,7 +147,7 @@ class Measurement:
 
     Units: times in seconds, medians but for samples_s; peak_bytes in bytes. status: "ok", "scattered", "did not
     fit", "too slow", "failed" or "not measured". phases: the parts of one step. wall_s: how long the whole
-    process took. discarded_samples_s: those of a first try that scattered more.
+    process took. discarded_samples_s: those of a first try with a larger spread.
     """
 
     configuration: Configuration

@@ -16,7 +16,7 @@ OPTIMIZER_KEYS = ("muon_dtype", "coefficients")
 """What of the optimizer's constants a step's time depends on."""
 
 Fact = str | int | float | bool | None
-"""A value of one machine or model, told as it is and compared by equality alone."""
+"""A value of one machine or model, shown as it is and compared by equality alone."""
 
 
 @dataclass(frozen=True)

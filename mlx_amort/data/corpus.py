@@ -27,7 +27,7 @@ HASHED_UNITS = 1 << 28
 SAMPLED_BLOCKS = 66
 BLOCK_UNITS = 4096
 
-# Told how much is done, and how much there is to do in all.
+# Called with how much is done, and how much there is to do in all.
 ProgressCallback = Callable[[int, int], None]
 
 
@@ -165,7 +165,7 @@ class Corpus:
 def check_ids(corpora: Sequence[Corpus], vocabulary: int, progress: ProgressCallback | None = None) -> None:
     """Read every id once and hold it against the model's vocabulary; bytes fit 256 and are not read.
 
-    `progress` is told (ids read, ids in all) after every piece; what it raises ends the reading.
+    `progress` is called with (ids read, ids in all) after every piece; what it raises ends the reading.
     Raises: UserError naming the first id that is too large, and where it stands.
     """
     doubtful = [corpus for corpus in corpora if vocabulary <= np.iinfo(np.dtype(corpus.dtype)).max]

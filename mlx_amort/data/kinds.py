@@ -1,6 +1,6 @@
 """What a file is by its first bytes, and what makes text of it.
 
-Bytes that are no text train a model without a word, so a file is asked before it is read: is it text, or of a
+Bytes that are not text train a model without any error, so a file is examined before it is read: is it text, or of a
 kind that is known here? A signature of printable letters alone counts only where the rest is not text either.
 """
 
@@ -59,7 +59,7 @@ def kind_of(head: bytes) -> Kind | None:
 
 
 def sure_kind_of(head: bytes) -> Kind | None:
-    """Return the kind that a signature shows which token ids, as good as random bytes, do not show by chance."""
+    """Return the kind whose signature is long enough that token ids, nearly random bytes, do not match it by chance."""
     is_printable = is_text(head)
     for offset, signature, kind in _SIGNATURES:
         if head.startswith(signature, offset) and not (is_printable and _is_printable(signature)):
@@ -166,7 +166,7 @@ _SIGNATURES: tuple[tuple[int, bytes, Kind], ...] = (
     (0, b"\0asm", _PROGRAM),
 )
 
-# Too short to be told from ids, and from text only because the rest is none.
+# Too short to distinguish from ids; from text only because the rest is not text.
 _SHORT_SIGNATURES: tuple[tuple[bytes, Kind], ...] = (
     (b"\xff\xfe", Kind("UTF-16 text", _UTF.format(encoding="UTF-16"))),
     (b"\xfe\xff", Kind("UTF-16 text", _UTF.format(encoding="UTF-16"))),

@@ -18,7 +18,7 @@ from mlx_amort.data.corpus import Corpus
 from mlx_amort.data.parts import Units
 from mlx_amort.ops.boundary_class import BOUNDARY_CLASS
 
-# From here on it is told: Chinese has a quarter of its boundaries without a slot, English and code next to none.
+# From here on a note says so: Chinese has a quarter of its boundaries without a slot, English and code next to none.
 LARGE_SHARE = 0.1
 SMALL_SHARE = 0.05
 # What is looked at to tell it before a run, in some tens of milliseconds.

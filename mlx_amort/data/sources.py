@@ -138,7 +138,7 @@ def _list_folder(
     parts: list[FilePart] = []
     skipped: list[Skipped] = []
     seen: dict[tuple[int, int], str] = {}
-    # A folder that cannot be listed is no folder without texts.
+    # A folder that cannot be listed is not a folder without texts.
     os.scandir(root).close()
     for path in _walk(root, excluded, skipped):
         label = path.relative_to(root).as_posix()

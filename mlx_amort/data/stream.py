@@ -48,7 +48,7 @@ class ByteStream:
                 )
         if rows % world:
             raise UserError(
-                f"{rows} rows a step (accum · batch)",
+                f"{rows} rows per step (accum · batch)",
                 f"do not divide among {world} processes",
                 f"make the rows a multiple of {world}",
             )

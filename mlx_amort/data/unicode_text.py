@@ -1,4 +1,4 @@
-"""UTF-16 and UTF-32 without a byte order mark: told from other binary data by what they decode to."""
+"""UTF-16 and UTF-32 without a byte order mark: known from other binary data by what they decode to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The held-out bytes in a fixed layout: a few long streams a corpus, walked chunk by chunk.
+"""The held-out bytes in a fixed layout: a few long streams per corpus, walked chunk by chunk.
 
 The tail of a corpus is cut into `rows` contiguous streams that overlap by one unit: the last of a stream is
 what the first target of the next is predicted from. So every held-out unit but the first of a corpus, which
@@ -22,7 +22,7 @@ class ValidationChunk(NamedTuple):
 
     Shapes: tokens [B, S + 1], inputs and targets overlapping by one; is_counted [B, S], whether target
     tokens[:, 1:] is a held-out unit and not padding. Padding stands only at the end of a stream.
-    `is_start`: every row begins a stream here, so its state is zero; else it goes on from the chunk before.
+    `is_start`: every row begins a stream here, so its state is zero; else it continues from the chunk before.
     """
 
     tokens: Units

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 Weights = dict[str, mx.array]
 
 StreamState = list[BlockState]
-"""One state a recurrent block, in block order; empty for trunks without recurrence."""
+"""One state per recurrent block, in block order; empty for trunks without recurrence."""
 
 INIT_SCALE = 0.02
 FEED_FORWARD_WEIGHTS = ("n2", "up", "down")

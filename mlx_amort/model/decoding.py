@@ -2,7 +2,7 @@
 
 What a byte needs of the bytes before it is held in arrays of fixed shape: the recurrent blocks' state and
 convolution tail, and keys and values of at most one chunk for blocks of attention. As in training, attention,
-positions and slots start anew every S bytes; only the recurrence goes on. A byte that owns no slot does not
+positions and slots start anew every S bytes; only the recurrence continues. A byte that owns no slot does not
 touch the trunk, and the host knows which bytes do before the device is asked, so there are two compiled
 functions: a step with the trunk and one without.
 """
@@ -171,7 +171,7 @@ class Decoder:
         return logits
 
     def _state_of(self, stream: StreamState) -> DecodeState:
-        """A state at the start of a chunk, whose recurrence goes on from `stream`."""
+        """A state at the start of a chunk, whose recurrence continues from `stream`."""
         config = self.model.config
         local = [self._empty_cache(config.seq) for _ in (*self._before, *self._after)]
         slots = config.slots if config.is_patched else config.seq

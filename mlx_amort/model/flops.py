@@ -1,7 +1,7 @@
 """FLOPs that a window cannot do without, counted from the configuration; no mlx.
 
 Every count is a lower bound of the arithmetic, not a trace of the program: causal attention meets (S + 1) / 2
-keys a byte, the recurrence is counted by its definition, the elementwise work not at all. A multiply-add is
+keys per byte, the recurrence is counted by its definition, the elementwise work not at all. A multiply-add is
 two FLOPs.
 """
 
@@ -26,7 +26,7 @@ _MEASURED_ROWS = 4096
 class Product:
     """One shape of matrix product, [stack, m, k] times [stack, k, n], and how much of the work has it.
 
-    share_flops: what is done in this shape, in forward FLOPs per byte (cost/measure/roofline.py: FLOPs an update).
+    share_flops: what is done in this shape, in forward FLOPs per byte (cost/measure/roofline.py: FLOPs per update).
     again_flops: how much of that recomputation does once more: all but the last product of each half of a block, which
     only its output needs, and the head.
     """

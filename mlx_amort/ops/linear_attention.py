@@ -1,4 +1,4 @@
-"""Gated linear attention in three forms of one recurrence, one scalar decay a head and slot:
+"""Gated linear attention in three forms of one recurrence, one scalar decay per head and slot:
 
     S_t = a_t S_{t-1} + k_tᵀ v_t        o_t = q_t S_t        log a_t <= 0
 

@@ -18,7 +18,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Orthogonalization:
     """All matrices of one shape that an update orthogonalises, m the shorter side.
 
-    FLOPs an update, of all of them: long_flops in products [m, m] [m, n], square_flops in [m, m] [m, m].
+    FLOPs per update, of all of them: long_flops in products [m, m] [m, n], square_flops in [m, m] [m, m].
     """
 
     m: int

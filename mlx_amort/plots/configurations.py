@@ -131,7 +131,7 @@ def held_out_of(record: Record) -> list[CostPoint]:
 
 
 def not_fitted_of(record: Record) -> list[CostPoint]:
-    """Rows of another setting than the fitted one; rows without a usable time are no part of them."""
+    """Rows of another setting than the fitted one; rows without a usable time are not among them."""
     kept_out = {key_of(row) for row in record["cost_model"]["kept_out"] if "status" not in row["reason"]}
     return [
         _cost_point(row) for row in record["measurements"] if key_of(row) in kept_out and measured_s_of(row)

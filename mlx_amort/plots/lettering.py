@@ -40,7 +40,7 @@ def _drawable_codes() -> frozenset[int]:
 
 
 def drawable(name: str) -> str:
-    """A name in one line, escaped where no installed font has a character or it is none, and cut in its middle."""
+    """A name in one line, escaped where a character is a control or in no installed font, and cut in its middle."""
     text = name if name.isascii() and name.isprintable() else "".join(map(_shown, name))
     if len(text) <= LONGEST_NAME:
         return text

@@ -1,4 +1,4 @@
-"""What a run needs to go on, on disk: at any instant the newest complete checkpoint loads.
+"""What a run needs to be resumed, on disk: at any instant the newest complete checkpoint loads.
 
     RUN/checkpoints/step-00000123/weights.safetensors     in the model's names
                                   optimizer.safetensors   momentum/NAME, first/NAME, second/NAME, updates
@@ -6,7 +6,7 @@
     RUN/best/step-00000100/       the same, of the best validation (`run.keep_best`)
 
 A checkpoint is written to a hidden folder, flushed to disk and renamed; an old one is hidden by a rename
-before it is deleted. So what bears a step's name is whole, and what is hidden is the rubbish of a killed run. What
+before it is deleted. So a folder with a step's name is complete, and a hidden one is what a killed run left. What
 may be deleted: train/checkpoint_folders.py.
 """
 
@@ -48,7 +48,7 @@ from mlx_amort.train.checkpoint_folders import (
 from mlx_amort.train.checkpoint_record import check_files, damaged, read_record, record_text, unreadable
 from mlx_amort.train.state import TrainState
 
-_RESTORE = "restore the file, or delete its folder to go on from the checkpoint before it"
+_RESTORE = "restore the file, or delete its folder to resume from the checkpoint before it"
 
 Arrays = dict[str, mx.array]
 # Name -> shape and dtype that an array of a checkpoint must have.

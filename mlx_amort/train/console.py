@@ -12,10 +12,11 @@ from typing import TextIO
 
 from mlx_amort.amounts import format_duration, format_size
 from mlx_amort.command_line import command
+from mlx_amort.config.model import Trunk
 from mlx_amort.errors import printable
 from mlx_amort.streams import MovingLine, write
 from mlx_amort.train.header import header_lines
-from mlx_amort.train.metrics import StepRow, ValidationRow
+from mlx_amort.train.metrics import StepRow, ValidationRow, is_timed
 from mlx_amort.train.pace import Change, Forecast, Pace
 from mlx_amort.train.run import Run
 from mlx_amort.train.summary import Summary
@@ -24,6 +25,9 @@ from mlx_amort.train.validation_budget import bytes_to_validate
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT_STEPS = 16
+# Kernels that MLX's CPU backend compiles for the steps of a trunk in float32, counted once (mlx 0.32.4), and for Muon.
+_KERNELS: dict[Trunk, int] = {"dense": 42, "patched": 50, "recurrent": 65, "hybrid": 78}
+_KERNELS_OF_MUON = 14
 
 
 class Console:
@@ -43,6 +47,7 @@ class Console:
         self._waiting: str | None = None
         self._recent: deque[StepRow] = deque(maxlen=RECENT_STEPS)
         self._last_step = 0
+        self._compiling, self._about_kernels = "", 0
         self._unit = "byte"
 
     def say(self, text: str) -> None:
@@ -62,8 +67,16 @@ class Console:
         self._line("")
         if run.state.step < last_step:
             self._moving.hurry()
-            self.progress(f"step {run.state.step:,}/{last_step:,}  compiling")
+            self._compiling = f"step {run.state.step:,}/{last_step:,}  compiling"
+            muon = _KERNELS_OF_MUON if run.config.optimizer.name == "muon" else 0
+            self._about_kernels = _KERNELS[run.config.model.trunk] + muon
+            self.progress(self._compiling)
             self._moving.hurry()
+
+    def compiling(self, kernels: int) -> None:
+        """Show how many kernels are ready; how many there will be is known only about."""
+        of = f" of about {self._about_kernels}" if kernels < self._about_kernels else ""
+        self.progress(f"{self._compiling} kernel {kernels}{of}")
 
     def step(self, row: StepRow) -> None:
         """Show a step that was taken."""
@@ -130,17 +143,20 @@ class Console:
 
 
 def step_line(recent: Sequence[StepRow], last_step: int, unit: str = "byte") -> str:
-    """One step's line: bits per byte (or id) are the mean of the recent steps, the rate that of their median."""
+    """One step's line: bits per byte (or id) are the mean of the recent steps, the rate that of their median.
+
+    Until a step is taken that compiles nothing, nothing is known of the rate.
+    """
     row = recent[-1]
     finite = [earlier["loss_bits"] for earlier in recent if earlier["loss_bits"] is not None]
     bits = f"{statistics.fmean(finite):.3f}" if finite else "not finite"
-    step_s = statistics.median(earlier["step_s"] for earlier in recent)
-    rate = row["bytes"] / row["step"] / step_s
-    left = format_duration((last_step - row["step"]) * step_s)
-    return (
-        f"step {row['step']:,}/{last_step:,}  {bits} bits per {unit}  {rate:,.0f} {unit}s/s  {left} left  "
-        f"peak {format_size(row['peak_bytes'])}"
-    )
+    timed_s = [earlier["step_s"] for earlier in recent if is_timed(earlier)]
+    pace = ""
+    if timed_s:
+        step_s = statistics.median(timed_s)
+        rate = row["bytes"] / row["step"] / step_s
+        pace = f"{rate:,.0f} {unit}s/s  {format_duration((last_step - row['step']) * step_s)} left  "
+    return f"step {row['step']:,}/{last_step:,}  {bits} bits per {unit}  {pace}peak {format_size(row['peak_bytes'])}"
 
 
 def forecast_lines(run: Run, last_step: int, pace: Pace) -> Iterator[str]:

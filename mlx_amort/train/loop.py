@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
+from mlx_amort.backend.disturbance import this_moment
 from mlx_amort.train.state import TrainState
 from mlx_amort.train.step import StepResult, Tokens
 from mlx_amort.train.validation_budget import is_due
@@ -31,13 +32,19 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class TakenStep:
-    """A step that was taken, its number from 1. Units: step_s in seconds, with the wait for its batch."""
+    """A step that was taken, its number from 1. Units: step_s in seconds, with the wait for its batch.
+
+    has_compiled: it was the first of its session, or a kernel was compiled in it. has_napped: the machine was
+    suspended in it, or the process stopped. Either says that step_s is not what a step takes.
+    """
 
     step: int
     result: StepResult
     learning_rate: float
     step_s: float
     peak_bytes: int
+    has_compiled: bool = False
+    has_napped: bool = False
 
 
 class LoopEnd(NamedTuple):
@@ -75,8 +82,10 @@ def train(
     A step that is not finite is skipped: it changes nothing but the count of steps. Nothing is saved between it and
     the next applied one, for the weights may be finite and lost all the same. Three in a row are a divergence.
     """
+    is_first = True
     while state.step < last_step and not is_stopped():
-        taken = timed_step(step, state, batches, schedule)
+        taken = timed_step(step, state, batches, schedule, is_first)
+        is_first = False
         report(taken)
         if not taken.result.is_finite:
             skipped_in_a_row += 1
@@ -92,11 +101,20 @@ def train(
 
 
 def timed_step(
-    step: Step, state: TrainState, batches: Batches, schedule: Callable[[int], float]
+    step: Step, state: TrainState, batches: Batches, schedule: Callable[[int], float], is_first: bool
 ) -> TakenStep:
     """Take one step: what came of it, its time with the wait for its batch, its peak memory."""
     mx.reset_peak_memory()
-    started_at = time.perf_counter()
+    before, started_at = this_moment(), time.perf_counter()
     rate = schedule(state.step)
     result = step(state, batches.batch(state.step), rate)
-    return TakenStep(state.step, result, rate, time.perf_counter() - started_at, mx.get_peak_memory())
+    step_s, after = time.perf_counter() - started_at, this_moment()
+    return TakenStep(
+        state.step,
+        result,
+        rate,
+        step_s,
+        mx.get_peak_memory(),
+        has_compiled=is_first or after.has_compiled_since(before),
+        has_napped=after.has_napped_since(before),
+    )

@@ -1,7 +1,7 @@
-"""The log of a run, metrics.jsonl: a JSON object a line, one line a step, and one a validation.
+"""The log of a run, metrics.jsonl: one JSON object per line, one line per step and per validation.
 
     a step       step, bytes (seen so far), loss_bits, grad_norm, lr, step_s, predicted_s (null: by nothing),
-                 peak_bytes, applied
+                 peak_bytes, applied; compiled, napped (only where true: step_s is not what a step takes)
     validation   step, bytes, val_bits, val_bytes (predicted), whole (or capped)
 
 What is not finite is null. A skipped step, whose update was not applied, has `applied` false.
@@ -26,6 +26,8 @@ class _OfLaterVersions(TypedDict, total=False):
     grad_norm: float | None
     lr: float
     predicted_s: float | None
+    compiled: bool
+    napped: bool
 
 
 @final
@@ -64,7 +66,7 @@ class MetricsLog:
 
     @classmethod
     def resumed(cls, path: Path, step: int) -> MetricsLog:
-        """The log of a run that goes on after `step`, without the rows of later steps, which are taken again.
+        """The log of a run that is resumed after `step`, without the rows of later steps, which are taken again.
 
         A killed run may have logged more steps than it saved, and left a line cut short.
         Raises: UserError when the rows are not in the order of one run.
@@ -106,6 +108,11 @@ def steps_of(rows: Sequence[Row]) -> list[StepRow]:
     return [row for row in rows if "loss_bits" in row]
 
 
+def is_timed(row: StepRow) -> bool:
+    """Whether a step's time is what a step takes: it compiled nothing, and the machine did not nap."""
+    return not row.get("compiled", False) and not row.get("napped", False)
+
+
 def validations_of(rows: Sequence[Row]) -> list[ValidationRow]:
     """The rows that are validations."""
     return [row for row in rows if "val_bits" in row]
@@ -124,7 +131,7 @@ def over_the_same_text(row: ValidationRow, rows: Sequence[ValidationRow]) -> lis
 def read_rows(path: Path) -> list[Row]:
     """Every whole row of a log, without a last line that a kill cut short.
 
-    Raises: UserError for another line that is no row, with its number; for what is no file or cannot be read.
+    Raises: UserError for another line that is not a row, with its number; for what is not a file or cannot be read.
     """
     if not path.exists():
         return []
@@ -201,6 +208,8 @@ _STEP: _Wanted = {
     "predicted_s": _NUMBER_OR_NULL,
     "peak_bytes": _COUNT,
     "applied": _SWITCH,
+    "compiled": _SWITCH,
+    "napped": _SWITCH,
 }
 _VALIDATION: _Wanted = {**_PLACE, "val_bits": _NUMBER_OR_NULL, "val_bytes": _COUNT, "whole": _SWITCH}
 _OPTIONAL = frozenset(_OfLaterVersions.__annotations__)

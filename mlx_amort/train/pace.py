@@ -16,7 +16,7 @@ from mlx_amort.amounts import format_duration
 
 # Beyond this the machine is not as it was when it was profiled: another program on it, or heat.
 LARGEST_DEVIATION = 0.05
-# A median that wavers about the limit is told once: it has returned when it is well within.
+# A median that wavers about the limit is reported once: it has returned when it is well within.
 RETURNED_DEVIATION = LARGEST_DEVIATION / 2
 WATCHED_STEPS = 16
 LEAST_WATCHED_STEPS = 8
@@ -24,7 +24,7 @@ LEAST_WATCHED_STEPS = 8
 FIRST_STEPS = 5
 FIRST_STEPS_S = 5.0
 MOST_FIRST_STEPS = 30
-# A deviation is told again once it has grown by this factor.
+# A deviation is reported again once it has grown by this factor.
 _TOLD_AGAIN = 2.0
 
 Change = Literal["forecast", "left", "returned"]
@@ -113,13 +113,13 @@ class Forecast:
 
 
 def forecast_from_steps(samples_s: Sequence[float], bytes_per_step: int) -> Forecast:
-    """A forecast without a profile: the median of a run's first steps, without the one that compiles."""
+    """A forecast without a profile: the median of a run's first steps that compiled nothing."""
     source = f"its first {len(samples_s)} steps"
     return Forecast(statistics.median(samples_s), bytes_per_step, source, is_from_steps=True)
 
 
 class Pace:
-    """The steps of a session beside what was forecast of them; its first one compiles and does not count.
+    """The steps of a session that count beside what was forecast of them: those that compile or nap do not.
 
     why_none: why there is no forecast from a profile. The first steps that count make one then.
     """
@@ -127,14 +127,13 @@ class Pace:
     def __init__(self, forecast: Forecast | None = None, why_none: str = "") -> None:
         self.forecast = forecast
         self.why_none = why_none
-        self._has_compiled = False
         self._told_deviation: float | None = None
         self._steps_s: list[float] = []
         self._recent_s: deque[float] = deque(maxlen=WATCHED_STEPS)
 
     @property
     def predicted_s(self) -> float | None:
-        """What a step is expected to take; None as long as nothing tells it."""
+        """What a step is expected to take; None as long as nothing is known of it."""
         return None if self.forecast is None else self.forecast.step_s
 
     @property
@@ -153,13 +152,10 @@ class Pace:
         return statistics.median(self._recent_s)
 
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
-        """Note a step, and tell what it changes: there is a forecast now, the median left it, or is back.
+        """Note a step that counts, and say what it changes: there is a forecast now, the median left it, or is back.
 
-        It leaves again when it is twice as far off as when that was last told, or to the other side.
+        It leaves again when it is twice as far off as when that was last reported, or to the other side.
         """
-        if not self._has_compiled:
-            self._has_compiled = True
-            return None
         self._steps_s.append(step_s)
         self._recent_s.append(step_s)
         if self.forecast is None:

@@ -29,7 +29,7 @@ _OF_DRAWING = (
 class Pictures:
     """Draws the log of one run and counts the seconds that go to it; a picture that fails is said once.
 
-    predicted_step_s: asked for when a picture is drawn, for the first steps may be what tells it.
+    predicted_step_s: asked for when a picture is drawn, for it may come from the first steps.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Pictures:
             if not self._has_failed:
                 why = " ".join(str(error).split()) or type(error).__name__
                 self._note(
-                    f"no picture: {why}; the run goes on, its figures are in {self._run.folder.metrics}"
+                    f"no picture: {why}; the run continues, its figures are in {self._run.folder.metrics}"
                 )
             self._has_failed = True
         self._next_s = time.monotonic() - began_at

@@ -1,4 +1,4 @@
-"""Going on with a run that stopped: from its newest checkpoint, if it is still the same run.
+"""Resumes a run from its newest checkpoint, if it is still the same run.
 
 What decides the bytes of step n, or the arrays of a state, cannot change on resume (`recorded_corpora.FIXED`);
 the length of the run, the schedule and the optimizer's constants can, from the next step on.
@@ -66,7 +66,7 @@ def _resumed(
     saved = with_absolute_sources(trained)
     changed = differing_keys(saved, config, SECTIONS)
     _check_changes(path, fixed_changes(saved, config))
-    # Giving up the rest of a run that was to be longer is no change of a run that is complete.
+    # Giving up the rest of a run that was to be longer does not change a run that is complete.
     is_complete = state.step >= saved.total_steps
     _check_length(path, state.step, config, stop_after)
     if is_complete and state.step == config.total_steps and changed:
@@ -76,7 +76,7 @@ def _resumed(
     is_new = checkpoint is None and not folder.record.exists()
     record = new_record(machine, corpora, command) if is_new else folder.read_record()
     check_same(path, corpora, record)
-    # A log that cannot be read is told before anything is written.
+    # A log that cannot be read is refused before anything is written.
     log = MetricsLog.resumed(folder.metrics, state.step)
     if not is_complete or changed:
         resumed = {"resumed_at": now(), "step": state.step, "command": list(command), "machine": machine}
@@ -145,7 +145,7 @@ def _is_before_first_checkpoint(path: Path) -> bool:
 
 
 def nothing_left(path: Path, step: int) -> UserError:
-    """What to tell who asks for changes to a run that has no step left to take."""
+    """The mistake of asking for changes to a run that has no step left to take."""
     return UserError(
         f"--resume {path}",
         f"the run is complete at step {step:,}: nothing is left to train, and nothing was changed",

@@ -29,7 +29,7 @@ from mlx_amort.train.state import TrainState, new_train_state
 
 @dataclass
 class Run:
-    """One run: where it is kept, what it is told, what it reads, and its state.
+    """One run: where it is kept, its configuration, what it reads, and its state.
 
     For a resumed run, resumed_from: the checkpoint; changed: keys that were given other values than it had.
     lock_note: why other processes cannot be kept out of its folder; empty where they are.
@@ -66,7 +66,7 @@ def new_run(
 ) -> Run:
     """A run from its beginning; its folder is made once everything else is found to be in order.
 
-    `checking` is told how many ids of the corpora have been checked, which takes long for large ones.
+    `checking` is called with how many ids of the corpora have been checked, which takes long for large ones.
     """
     config = with_absolute_sources(config)
     # Asked for before anything is written: it refuses a run without a length, or of less than a step.

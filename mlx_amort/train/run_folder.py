@@ -2,7 +2,7 @@
 
 RUN/config.yaml      the resolved configuration
     run.json         versions, machine, command, corpora, when it started and was resumed
-    metrics.jsonl    a row a step and a row a validation
+    metrics.jsonl    a row per step and per validation
     checkpoints/     the newest states
     best/            with run.keep_best: the state with the best validation
     .lock            names the process that works on the run
@@ -62,7 +62,7 @@ class RunFolder:
         return self.path / "sample.txt"
 
     def read_config(self) -> Config:
-        """The run's configuration. Raises: UserError where this is no run's folder."""
+        """The run's configuration. Raises: UserError where this is not a run's folder."""
         self.check_is_run()
         return load(self.config)
 

@@ -1,7 +1,8 @@
 """One process at a time for a run's folder: a lock of the system, which dies with its process.
 
 RUN/.lock is locked whole (POSIX record lock: not inherited by child processes, and known to network file systems) and
-names its holder for who is refused. It stays in the folder: deleting it would open a gap between two processes.
+names its holder, for the refusal of another process. It stays in the folder: deleting it would open a gap
+between two processes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def acquire(run_folder: Path, what: str) -> str:
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        # Who cannot write there disturbs nobody, and is told by the first file that is to be written.
+        # Who cannot write there disturbs nobody, and is refused by the first file that is to be written.
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return ""
         raise
@@ -43,7 +44,7 @@ def acquire(run_folder: Path, what: str) -> str:
         holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
         if error.errno in _NO_LOCKS:
-            return f"{run_folder}: its file system has no locks ({error.strerror}); start no second process on this run"
+            return f"{run_folder}: its file system has no locks ({error.strerror}); start only one process on this run"
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
         raise UserError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from mlx_amort.errors import UserError
 from mlx_amort.generate import sample
 from mlx_amort.train.console import Console
-from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.train.interrupt import Interrupt, held_signals
 from mlx_amort.train.run import Run
 
 
+@held_signals()
 def write_sample(run: Run, console: Console, interrupt: Interrupt) -> None:
-    """Let the model go on from `run.sample_prompt`, into sample.txt; say so when it cannot."""
+    """Let the model continue `run.sample_prompt`, into sample.txt; say so when it cannot."""
     settings = run.config.run
     if interrupt.is_set or settings.sample_bytes == 0:
         return

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
+from mlx_amort.backend.kernel_cache import watch_compiling
 from mlx_amort.data.stream import PrefetchedStream
 from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train import checkpoint
 from mlx_amort.train.console import Console
-from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.loop import TakenStep, train
-from mlx_amort.train.metrics import StepRow, finite_or_none, over_the_same_text
+from mlx_amort.train.interrupt import Interrupt, held_signals
+from mlx_amort.train.loop import Step, TakenStep, train
+from mlx_amort.train.metrics import StepRow, finite_or_none, is_timed, over_the_same_text
 from mlx_amort.train.pace import Pace
 from mlx_amort.train.pictures import Pictures
 from mlx_amort.train.run import Run
 from mlx_amort.train.run_lock import release
 from mlx_amort.train.sample import write_sample
-from mlx_amort.train.step import TrainingStep
+from mlx_amort.train.state import TrainState
+from mlx_amort.train.step import StepResult, Tokens, TrainingStep
 from mlx_amort.train.summary import Ending, Session, Summary, summarize
 from mlx_amort.train.validation import left_to_validate, validate_at_end, validate_on_the_way
 
@@ -55,7 +58,7 @@ def _train_run(
     pictures = Pictures(run, lambda: pace.predicted_s, console.note)
     with PrefetchedStream(run.stream) as stream:
         end = train(
-            TrainingStep(run.model, config.step, config.optimizer),
+            watched(TrainingStep(run.model, config.step, config.optimizer), console),
             state,
             stream,
             lambda step: learning_rate(step, config.total_steps, config.schedule),
@@ -84,6 +87,20 @@ def _train_run(
     return summarize(run, session, ending)
 
 
+def watched(step: Step, console: Console) -> Step:
+    """`step`, with signals held until its end; while the first compiles, the console is told how far that is."""
+    is_first = True
+
+    def take(state: TrainState, batch: Tokens, learning_rate: float) -> StepResult:
+        nonlocal is_first
+        watch = watch_compiling(console.compiling) if is_first else nullcontext()
+        is_first = False
+        with held_signals(), watch:
+            return step(state, batch, learning_rate)
+
+    return take
+
+
 def report_step(run: Run, console: Console, pace: Pace, taken: TakenStep) -> None:
     """Log a step and show it, and what it changes in the forecast."""
     bytes_per_step = run.config.bytes_per_step
@@ -98,8 +115,12 @@ def report_step(run: Run, console: Console, pace: Pace, taken: TakenStep) -> Non
         "peak_bytes": taken.peak_bytes,
         "applied": taken.result.is_finite,
     }
+    if taken.has_compiled:
+        row["compiled"] = True
+    if taken.has_napped:
+        row["napped"] = True
     run.log.append(row)
-    if change := pace.take(row["step_s"], bytes_per_step):
+    if is_timed(row) and (change := pace.take(row["step_s"], bytes_per_step)):
         console.pace_changed(change, run, pace)
     console.step(row)
     if not row["applied"]:

@@ -1,7 +1,7 @@
 """One optimizer step, as two compiled functions: what is trained, profiled and forecast.
 
     window   weights, accumulator, state, bytes  -> loss, accumulator, state     once per W chunks of a micro-batch
-    update   weights, accumulator, optimizer, lr -> weights, optimizer, norm     once a step
+    update   weights, accumulator, optimizer, lr -> weights, optimizer, norm     once per step
 
 A step walks A micro-batches of B rows over K chunks. The recurrent state is carried from window to window, the gradient
 stops between them. After each window its results are evaluated, so its activations are gone before the next begins:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mlx_amort.optim.schedules import learning_rate
 from mlx_amort.train.checkpoint_folders import BEST, complete_checkpoints
 from mlx_amort.train.interrupt import Interrupt
-from mlx_amort.train.metrics import StepRow, ValidationRow, over_the_same_text
+from mlx_amort.train.metrics import StepRow, ValidationRow, is_timed, over_the_same_text
 from mlx_amort.train.pace import Pace
 from mlx_amort.train.run import Run
 
@@ -41,7 +41,8 @@ class Quality:
 class Speed:
     """bytes_per_s: of the median step. train_s: sum over all steps, of earlier sessions too; session_s: over the steps
     of this one. predicted_step_s: by what predicted_from names; is_from_steps: by the run itself.
-    measured_step_s, median_step_s: mean and median of this session's steps without its first, which compiles.
+    bytes_per_s, measured_step_s and median_step_s are of steps that compiled nothing and held no nap, the last two
+    of this session's.
     """
 
     bytes_per_s: float | None
@@ -173,7 +174,8 @@ def _quality(steps: list[StepRow], validations: list[ValidationRow], zlib_bits: 
 
 
 def _speed(steps: list[StepRow], session: Session, bytes_per_step: int) -> Speed:
-    median_s = statistics.median(row["step_s"] for row in steps) if steps else None
+    timed_s = [row["step_s"] for row in steps if is_timed(row)]
+    median_s = statistics.median(timed_s) if timed_s else None
     forecast = session.pace.forecast
     return Speed(
         bytes_per_s=bytes_per_step / median_s if median_s else None,

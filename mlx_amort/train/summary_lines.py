@@ -141,5 +141,5 @@ def divergence(summary: Summary) -> str:
     good = summary.files.checkpoint or "none was saved yet, start again"
     return (
         f"{summary.run}: diverged at step {summary.step}: loss, gradient, weights or optimizer state are not "
-        f"finite; go on with a lower --lr from the last good checkpoint: {good}"
+        f"finite; resume with a lower --lr from the last good checkpoint: {good}"
     )

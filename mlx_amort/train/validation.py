@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlx_amort.data.validation import validation_targets
 from mlx_amort.evaluate import evaluate
 from mlx_amort.train.console import Console
-from mlx_amort.train.interrupt import Interrupt
+from mlx_amort.train.interrupt import Interrupt, held_signals
 from mlx_amort.train.metrics import ValidationRow, finite_or_none
 from mlx_amort.train.run import Run
 from mlx_amort.train.validation_budget import amounts_at_end, most_bytes
@@ -33,6 +33,7 @@ def left_to_validate(run: Run) -> list[int]:
     return [] if is_whole else amounts_at_end(run.config, run.held_out, run.state.step)[len(logged) :]
 
 
+@held_signals()
 def _validate(run: Run, console: Console, interrupt: Interrupt, max_bytes: int) -> ValidationRow | None:
     def progress(done: int, total: int) -> None:
         if interrupt.is_set:

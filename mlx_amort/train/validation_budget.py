@@ -43,7 +43,7 @@ def amounts_at_end(config: Config, held_out: Sequence[Corpus], step: int) -> lis
 def bytes_to_validate(config: Config, held_out: Sequence[Corpus], step: int, last_step: int) -> int:
     """What the validations after `step` to `last_step` will read in all; the one at the end only if it is the end."""
     targets, every = validation_targets(held_out), config.run.eval_every
-    # Counted, not walked through: a run may be told to take 2^53 steps.
+    # Counted, not walked through: a run may have 2^53 steps.
     due = 0 if every is None else max(0, (last_step - 1) // every - step // every)
     total = due * min(targets, most_bytes(config))
     if last_step == config.total_steps:

@@ -16,6 +16,7 @@ import pytest
 from mlx_amort.cli import main, program
 from mlx_amort.errors import user_error_of
 from mlx_amort.train.metrics import MetricsLog, Row
+from tests.environment import clean_environment
 from tests.train.tiny import SETTINGS, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -23,15 +24,11 @@ COMMAND = [sys.executable, "-m", "mlx_amort"]
 FULL = Path("/dev/full")
 
 
-def environment(home: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(home)}
-
-
 def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """What bash makes of a line in which `amort` is the command."""
     text = f'set -o pipefail; amort() {{ {" ".join(COMMAND)} "$@"; }}; {line}'
     return subprocess.run(
-        ["bash", "-c", text], capture_output=True, text=True, check=False, cwd=cwd, env=environment(cwd)
+        ["bash", "-c", text], capture_output=True, text=True, check=False, cwd=cwd, env=clean_environment(cwd)
     )
 
 
@@ -87,7 +84,7 @@ def test_ctrl_c_while_the_command_loads_is_quiet(tmp_path: Path, delay_s: float)
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=environment(tmp_path),
+        env=clean_environment(tmp_path),
     )
     assert process.stdout is not None
     process.stdout.readline()
@@ -104,12 +101,20 @@ def test_ctrl_c_in_an_extension_that_loads_is_quiet(tmp_path: Path) -> None:
     )
     told = "import signal, mlx_amort.cli as cli; signal.signal(signal.SIGINT, cli._interrupt); import slow"
     ended = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+        [sys.executable, "-c", told],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
     )
     assert ended.returncode == 130 and ended.stderr == ""
     told = "import signal, mlx_amort.cli as cli; cli._interrupt(signal.SIGINT, None)"
     ended = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+        [sys.executable, "-c", told],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
     )
     assert "KeyboardInterrupt" in ended.stderr
 
@@ -237,7 +242,7 @@ def test_the_shell_completes_verbs_and_options(words: str, wanted: list[str], tm
     asked = {"COMP_WORDS": f"mlx-amort {words}", "COMP_CWORD": str(len(words.split()))}
     ended = subprocess.run(
         COMMAND,
-        env={**environment(tmp_path), **asked, "_MLX_AMORT_COMPLETE": "bash_complete"},
+        env={**clean_environment(tmp_path), **asked, "_MLX_AMORT_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
     )

@@ -15,6 +15,7 @@ from mlx_amort.config.presets import preset_names
 from mlx_amort.config.reading import resolve
 from mlx_amort.cost.memory.budget import room_bytes
 from mlx_amort.cost.memory.estimate import estimate
+from tests.environment import clean_environment
 
 ROOT = Path(__file__).parents[2]
 CPU = ["--backend", "cpu"]
@@ -109,7 +110,7 @@ def test_measure_holds_it_against_real_steps() -> None:
     [
         (["--measure"], "error: --measure: needs a configuration"),
         (["--memory", "16"], "error: --memory 16: has no unit; write 16GB or 16MB"),
-        (["--memory", "much"], "error: --memory 'much': is no amount of bytes"),
+        (["--memory", "much"], "error: --memory 'much': is not an amount of bytes"),
         (["--measure", "--preset", "titan", "--batch", "4000"], "error: --measure: it needs about "),
         (
             ["--measure", "--preset", "demo", "--batch", "1", "--set", "run.memory_limit_bytes=1000"],
@@ -148,7 +149,7 @@ def test_train_refuses_what_does_not_fit_before_anything_is_allocated(tmp_path: 
         text=True,
         check=False,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env=clean_environment(tmp_path),
     )
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: titan with 64 rows: a step needs about ")
@@ -176,7 +177,7 @@ def test_force_goes_ahead_and_the_peak_is_held_against_the_estimate(tmp_path: Pa
         text=True,
         check=False,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env=clean_environment(tmp_path),
     )
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)

@@ -17,23 +17,18 @@ import yaml
 from mlx_amort.cli.train import command
 from mlx_amort.data.corpus import Corpus
 from mlx_amort.data.parts import Units
+from tests.environment import clean_environment
 from tests.train.tiny import SETTINGS, write_text
-
-ROOT = Path(__file__).parents[2]
 
 
 def amort(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}
-    # Threads of products are part of what a machine is.
-    threads = os.environ.get("OPENBLAS_NUM_THREADS")
-    environment |= {} if threads is None else {"OPENBLAS_NUM_THREADS": threads}
     return subprocess.run(
         [sys.executable, "-m", "mlx_amort", "train", *arguments],
         capture_output=True,
         text=True,
         check=False,
         cwd=cwd,
-        env=environment,
+        env=clean_environment(cwd),
     )
 
 

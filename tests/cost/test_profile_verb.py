@@ -99,9 +99,9 @@ def test_one_row_replaces_no_sweep_and_no_report_and_says_what_to_do_next(preten
 
 
 def test_without_a_law_the_next_command_is_of_the_same_model(pretended: Path) -> None:
-    arguments = ["--preset", "demo", "--batch", "4", "--seq", "128", "--set", "model.layers=2"]
+    arguments = ["--preset", "demo", "--batch", "4", "--seq", "256", "--set", "model.layers=3"]
     result = CliRunner().invoke(profile.command, arguments, catch_exceptions=False)
-    command = "next  mlx-amort profile --grid --preset demo --set model.layers=2 --seq 128"
+    command = "next  mlx-amort profile --grid --preset demo --set model.layers=3 --seq 256"
     assert result.stdout.splitlines()[-1] == command
 
 
@@ -135,7 +135,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "ten", "10 days", "-5m", "0", "9" * 400 + "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="no duration"):
+    with pytest.raises(UserError, match="is not a duration"):
         profile.parse_duration(text)
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [
         (["--batches", "4,x"], "'x'"),
         (["--batches", "0"], "'0'"),
-        (["--batches", "1," + "9" * 5000], "9999[.][.][.]' is none of its values"),
+        (["--batches", "1," + "9" * 5000], "9999[.][.][.]' is not one of its values"),
         (["--optimizers", "moun"], "did you mean 'muon'"),
         (["--activation-checkpointing", "maybe"], "off, on"),
     ],

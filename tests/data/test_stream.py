@@ -101,7 +101,7 @@ def test_too_little_text_is_told_in_numbers() -> None:
     ByteStream([corpus], [1.0], 0, 1, 90)
     with pytest.raises(UserError, match="training part has 90 bytes and one row takes 91"):
         ByteStream([corpus], [1.0], 0, 1, 91)
-    with pytest.raises(UserError, match=r"6 rows a step .* do not divide among 4 processes"):
+    with pytest.raises(UserError, match=r"6 rows per step .* do not divide among 4 processes"):
         ByteStream([corpus], [1.0], 0, 6, 9, rank=0, world=4)
 
 

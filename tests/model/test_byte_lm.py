@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.model import ModelConfig, Trunk
 from mlx_amort.model.byte_lm import ByteLM
 from mlx_amort.ops.constants import Backend, Precision
 from mlx_amort.ops.paths import forced_path
@@ -23,7 +23,7 @@ from tests.reference.make_golden import draw_parameters, draw_tokens
 from tests.tolerances import assert_close
 
 Weights = dict[str, mx.array]
-TRUNKS = ("dense", "recurrent", "patched", "hybrid")
+TRUNKS: tuple[Trunk, ...] = get_args(Trunk)
 BASE = Shape("hybrid", hidden=16, layers=2, ffn=24, heads=2, seq=16, batch=2, chunks=2)
 
 # name -> shape, text; `mixed` puts a row with fewer, one with exactly as many, and one with more boundaries

@@ -26,7 +26,7 @@ def test_without_noise_every_visit_is_the_truth_and_the_model_is_found() -> None
 
 
 def test_a_spoiled_visit_is_one_and_a_throttling_machine_slows_down() -> None:
-    slower = next(noise for noise in NOISES if noise.spoiled > 1)
+    slower = next(noise for noise in NOISES if noise.outlier > 1)
     rows, _, machine = draw(TRUTHS[0], replace(slower, sigma=0.0), SIZES[3], np.random.default_rng(1))
     shares = [(row.step_s or 0) / machine.truth.step_s(row.configuration) for row in rows]
     assert sorted(shares)[-2:] == pytest.approx([1.0, 1.4])
@@ -47,7 +47,7 @@ def test_bursts_make_steps_slower_and_the_fastest_visit_is_the_machines_own() ->
 
 
 def test_visiting_suspects_again_pays_where_a_visit_was_fast() -> None:
-    faster = next(noise for noise in NOISES if noise.spoiled < 1)
+    faster = next(noise for noise in NOISES if noise.outlier < 1)
     rules = {rule.name: rule for rule in RULES}
     good = {}
     for name in ("as it is", "suspects not visited again"):

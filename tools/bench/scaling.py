@@ -66,7 +66,7 @@ def configurations() -> dict[str, list[Config]]:
 
 
 def compare_scaling(turns: int, tell: Tell) -> None:
-    """Print a table: microseconds a byte of windows, over the base's, FLOPs per byte and the rate that makes."""
+    """Print a table: microseconds per byte of windows, over the base's, FLOPs per byte and the rate that makes."""
     set_cpu_cache_limit()
     tell("| varied | | windows, µs/byte | over the first | MFLOP per byte | GFLOP/s | update, s |")
     tell("|---|---|---|---|---|---|---|")

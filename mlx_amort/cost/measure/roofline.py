@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from mlx_amort.config.values import Config, OptimizerName
 from mlx_amort.cost.fields import Fields
@@ -18,7 +18,7 @@ from mlx_amort.ops.constants import WIDTHS
 from mlx_amort.optim.stacks import stack_size
 from mlx_amort.optim.update_cost import accumulation_bytes, orthogonalizations, update_bytes
 
-OPTIMIZERS: Final[tuple[OptimizerName, ...]] = ("muon", "adamw")
+OPTIMIZERS: Final[tuple[OptimizerName, ...]] = get_args(OptimizerName)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Rates:
         return max(product.flops_per_s for product in self.products)
 
     def better(self, other: Rates) -> Rates:
-        """The better of two measurements of each rate: what another program took is no limit of the machine."""
+        """The better of two measurements of each rate: what another program took is not a limit of the machine."""
         products = tuple(
             replace(first, flops_per_s=max(first.flops_per_s, second.flops_per_s))
             for first, second in zip(self.products, other.products, strict=True)

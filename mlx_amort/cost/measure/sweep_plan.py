@@ -60,7 +60,7 @@ def plan_sweep(record: SweepRecord) -> None:
     wanted = [each for each in configurations_around(record, profile.base) if profile.first_of(each) is None]
     left_s = record.left_s()
     if left_s is not None:
-        # The anchor's repeats, suspects and the held-out configurations are no less necessary than the grid; nor are
+        # The anchor's repeats, suspects and the held-out configurations are as necessary as the grid; nor are
         # they more: without enough points there is no cost model to hold them against.
         again = ANCHOR_VISITS - 1 + SUSPECT_ROUNDS * THRESHOLDS.most_suspects
         reserved_s = again * record.seconds_of(record.anchor) + holdout_seconds(record)

@@ -94,7 +94,7 @@ class SweepRecord:
         return measure_settled(lambda: self.measurer.step(configuration, None), self._tell_spread)
 
     def note_cut(self, cut: Cut) -> None:
-        """Keep and tell what is left out."""
+        """Keep and report what is left out."""
         assert self.profile.plan is not None
         self.profile.plan.cuts.append(cut)
         self.progress.line(f"left out {cut.configuration.label}: {cut.reason}")

@@ -23,6 +23,7 @@ from mlx_amort.cost.memory.counts import (
     RecurrenceCounts,
     WindowCounts,
 )
+from mlx_amort.errors import assert_never
 from mlx_amort.ops.constants import (
     CONVOLUTION_TAIL,
     CPU_QUERY_BLOCK,
@@ -93,9 +94,14 @@ def _halves_of_block(
     config: Config, backend: Backend, counts: WindowCounts, kind: BlockKind, rows: int, length: int
 ) -> list[Half]:
     feed_forward = _feed_forward(config, backend, counts.feed_forward, kind, rows, length)
-    if kind == "attention":
-        return [_attention(config, backend, counts.attention, rows, length), feed_forward]
-    return [_recurrence(config, counts.recurrence, rows, length), feed_forward]
+    match kind:
+        case "attention":
+            mixer = _attention(config, backend, counts.attention, rows, length)
+        case "recurrent":
+            mixer = _recurrence(config, counts.recurrence, rows, length)
+        case unknown:
+            assert_never(unknown)
+    return [mixer, feed_forward]
 
 
 def _attention(config: Config, backend: Backend, counts: AttentionCounts, rows: int, length: int) -> Half:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mlx_amort.amounts import format_size
@@ -89,7 +89,8 @@ def check_fits(
             else "nearest first"
         )
         raise UserError(what, why, f"{escape} goes ahead; these fit ({same}):", below=commands)
-    least = estimate(_least(config), backend).peak_bytes
+    *_, smallest = _ways(config)
+    least = estimate(smallest[-1], backend).peak_bytes
     todo = (
         f"take a smaller preset: recomputed, in bf16-pure and row by row it still needs {format_size(least)}"
     )
@@ -203,21 +204,9 @@ def _shorter_windows(window: int) -> list[int]:
     return [*halves, *range(longest, 0, -1)]
 
 
-def _least(config: Config) -> Config:
-    """`config` in the form that needs least: recomputed, in bf16-pure, one row and one chunk at a time."""
-    step = config.step
-    return with_step(
-        config,
-        batch=1,
-        accum=step.batch * step.accum,
-        window=1,
-        precision="bf16-pure",
-        activation_checkpointing=True,
-    )
-
-
 def _changes(one: Config, other: Config) -> frozenset[str]:
-    keys = ("batch", "window", "precision", "activation_checkpointing")
+    # Micro-batches follow from the rows.
+    keys = [field.name for field in fields(one.step) if field.name != "accum"]
     return frozenset(key for key in keys if getattr(one.step, key) != getattr(other.step, key))
 
 

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
-from mlx_amort.config.model import ModelConfig
+from mlx_amort.config.model import BlockKind, ModelConfig
 from mlx_amort.config.values import Config, MuonDtype, OptimizerConfig, OptimizerName
 from mlx_amort.cost.memory.blocks import WIDE, halves_of, head_at_work
 from mlx_amort.cost.memory.counts import Counts, UpdateCounts, counts_of
@@ -77,7 +77,7 @@ def estimate_with(config: Config, counts: Counts) -> Estimate:
 
 
 def temporaries_of(config: Config, backend: Backend = "cpu") -> dict[str, int]:
-    """The largest temporaries of each kind, in bytes; they do not live together and are no further parts of the peak.
+    """The largest temporaries of each kind, in bytes; they do not live together and are not further parts of the peak.
 
     backward: the most that one half of a block adds to what is kept while it is differentiated. newton_schulz: the
     largest stack's. logits: one float32 array of them. low_precision_copy: 0, for a weight is cast where it is
@@ -123,12 +123,11 @@ def _window(config: Config, counts: Counts) -> dict[str, int]:
         if before + needed > most:
             most, at, temporaries = before + needed, index, needed - stored[index]
         before += stored[index]
-    activations = {"attention": 0, "recurrent": 0}
+    activations = dict.fromkeys(get_args(BlockKind), 0)
     for half, size in zip(halves[: at + 1], stored[: at + 1], strict=True):
         activations[half.block] += size
     return {
-        "activations_attention": activations["attention"],
-        "activations_recurrent": activations["recurrent"],
+        **{f"activations_{kind}": size for kind, size in activations.items()},
         "recurrence_state": _state_bytes(config),
         "data": step.batch * (model.seq * step.effective_window + 1) * (1 if model.vocabulary <= 256 else 2),
         "temporaries": temporaries,

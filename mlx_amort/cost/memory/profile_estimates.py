@@ -16,7 +16,7 @@ _MODEL_KEYS = tuple(field.name for field in fields(ModelConfig))
 def estimates_of(profile: Profile) -> list[float | None]:
     """Peak bytes by the estimate for each measurement of a profile.
 
-    None where the profile has no model (a CSV), and for a measurement that does not tell its window or precision.
+    None where the profile has no model (a CSV), and for a measurement that does not say its window or precision.
     """
     model, backend, identity = profile.model, profile.machine.get("backend"), profile.identity or {}
     if backend is None or not set(_MODEL_KEYS) <= set(model):

@@ -117,7 +117,7 @@ class CostModel:
     def suspects(self) -> tuple[Configuration, ...]:
         """What to visit again before the model is judged: the outliers, in either direction.
 
-        Where none is told from the others though they do not agree, those that the others predict worst.
+        Where none stands out though they do not agree, those that the others predict worst.
         """
         outliers = [point.measurement.configuration for point in self.points if point.is_outlier]
         if self.outliers or outliers or self.cross_validated_error <= THRESHOLDS.doubtful_error:

@@ -19,7 +19,7 @@ class Thresholds:
     Where a reason names no other source, `python -m tools.simulate_sweeps` shows what the rule buys.
     """
 
-    # Bytes per step must differ by this factor, or c0 and c1 cannot be told apart: the line turns at will.
+    # Bytes per step must differ by this factor, or c0 and c1 cannot be distinguished: the line turns at will.
     smallest_range: float = 1.25
     # Of the fastest step, what all bytes of the largest one must cost to be more than rounding.
     smallest_share_of_bytes: float = 1e-6
@@ -27,7 +27,7 @@ class Thresholds:
     doubtful_error: float = 0.05
     # Cross-validated error from which it is rejected; more wrong models are caught than by any residual.
     rejected_error: float = 0.15
-    # Median error of predictions made before measuring; two or three of them scatter more than all points.
+    # Median error of predictions made before measuring; two or three of them spread more than all points.
     doubtful_holdout_error: float = 0.10
     rejected_holdout_error: float = 0.25
     # Median of last visit over first from which the machine was not the same throughout: in doubt, for a
@@ -40,7 +40,7 @@ class Thresholds:
     # A cost per chunk or window is taken for a term that leaves up to so many times less error: a scan of B and one
     # of K that cross explain both alike, and only the first is known to exist.
     known_cost_preference: float = 1.25
-    # How well an update timed alone tells c0: a step also pays dispatch, and a lone update finds cold caches.
+    # How well an update timed alone predicts c0: a step also pays dispatch, and a lone update finds cold caches.
     update_agreement: float = 0.20
     # Studentized residuals beyond chance (Bonferroni), and far enough off to matter.
     outlier_chance: float = 0.01

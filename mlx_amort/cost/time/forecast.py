@@ -95,7 +95,7 @@ def _forecast_of_profile(profile: Profile, path: Path, config: Config) -> tuple[
 def _measured(
     profile: Profile, configuration: Configuration, path: Path, why: str
 ) -> tuple[Forecast | None, str]:
-    """What measuring this very configuration told, where no cost model holds."""
+    """What measuring this very configuration showed, where no cost model holds."""
     times_s = [
         each.step_s
         for each in profile.measurements

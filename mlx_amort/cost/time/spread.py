@@ -9,7 +9,7 @@ from dataclasses import replace
 from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.time.diagnostics import THRESHOLDS, Thresholds
 
-# Of so many configurations that were visited again the median tells a machine's drift from one busy visit.
+# Of so many configurations that were visited again the median distinguishes a machine's drift from one busy visit.
 _FEWEST_FOR_DRIFT = 3
 
 

@@ -1,4 +1,4 @@
-"""RMSNorm with a gradient that keeps its input and one number a row; MLX's own is unfused on the CPU."""
+"""RMSNorm with a gradient that keeps its input and one number per row; MLX's own is unfused on the CPU."""
 
 from __future__ import annotations
 

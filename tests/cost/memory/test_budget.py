@@ -74,7 +74,7 @@ def test_a_step_whose_data_alone_exceed_the_limit_is_refused_whatever_the_window
     ids = 1_000_000 * config.step.batch * (config.model.seq * config.step.chunks + 1)
     check_fits(config, 1_000_000_000)
     check_data(config, 2 * ids)
-    with pytest.raises(UserError, match=r"A 1,000,000 × B .* the data of a step alone take 4\.10 GB"):
+    with pytest.raises(UserError, match=r"A 1,000,000 × B .* the data of a step alone take 1\.03 GB"):
         check_data(config, 2 * ids - 1)
 
 

@@ -340,8 +340,9 @@ UPDATE_S = {"muon": 0.0245, "adamw": 0.0073}
 
 
 def grid_rows(window_s: float, noise: float, seed: int) -> list[Measurement]:
-    """The demo's default grid by a law with a cost per window, updates timed alone among them."""
-    config, random = resolve(preset="demo"), np.random.default_rng(seed)
+    """A default grid by a cost model with a cost per window, updates timed alone among them."""
+    shape = ["model.seq=256", "step.batch=4", "step.chunks=2", "step.window=2"]
+    config, random = resolve(preset="demo", overrides=shape), np.random.default_rng(seed)
     rows: list[Measurement] = []
     for each in default_grid(Configuration.of(config), Lists(), config.model.patch_stride):
         alone_s = UPDATE_S[each.optimizer]
