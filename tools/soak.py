@@ -50,7 +50,7 @@ TINY = (
         "--set",
         "model.heads=2",
     ),
-    *("--set", "run.sample_bytes=0", "--set", "run.plot_every=25"),
+    *("--set", "run.sample_bytes=0"),
 )
 TEXT_BYTES, SEED = 60_000, 1
 WATCHED_EVERY_S = 0.02
