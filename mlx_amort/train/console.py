@@ -92,12 +92,12 @@ class Console:
             for line in forecast_lines(run, self._last_step, pace):
                 self._line(line)
         elif change == "left":
-            self.note(f"step {run.state.step:,}  {pace.forecast.warn(pace.recent_s)}")
+            self._line(f"step {run.state.step:,}  {pace.forecast.warn(pace.recent_s)}")
             if run.state.step < self._last_step:
                 now = dataclasses.replace(pace.forecast, step_s=pace.recent_s)
-                self.note(f"end         now {_end(run, self._last_step, now)}")
+                self._line(f"end         now {_end(run, self._last_step, now)}")
         else:
-            self._line(f"step {run.state.step:,}  steps take {pace.recent_s:.4g} s, as predicted, again")
+            self._line(f"step {run.state.step:,}  steps take {pace.recent_s:.4g} s, as predicted again")
 
     def steps_ended(self) -> None:
         """Leave the line of the last step standing."""

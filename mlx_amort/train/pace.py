@@ -5,6 +5,7 @@ A forecast comes from a profile (cost/time/forecast.py) before the run, or from 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -18,12 +19,19 @@ from mlx_amort.amounts import format_duration
 LARGEST_DEVIATION = 0.05
 # A median that wavers about the limit is reported once: it has returned when it is well within.
 RETURNED_DEVIATION = LARGEST_DEVIATION / 2
+# The steps whose median is watched: at least so many, and for so long, as a busy second is no change of the machine.
 WATCHED_STEPS = 16
 LEAST_WATCHED_STEPS = 8
+WATCHED_S = 20.0
+# A median of n noisy steps is off by about this times their median absolute deviation over sqrt(n), two times in three.
+_ERROR_OF_MEDIAN = 1.86
+_CLEARLY = 3.0
+# So often a session reports that its steps left the forecast; the summary compares the whole.
+MOST_REPORTS = 4
 # Steps that forecast the others: at least so many and for so long, as a few short ones are mostly noise.
 FIRST_STEPS = 5
 FIRST_STEPS_S = 5.0
-MOST_FIRST_STEPS = 30
+MOST_FIRST_STEPS = 100
 # A deviation is reported again once it has grown by this factor.
 _TOLD_AGAIN = 2.0
 
@@ -129,7 +137,8 @@ class Pace:
         self.why_none = why_none
         self._told_deviation: float | None = None
         self._steps_s: list[float] = []
-        self._recent_s: deque[float] = deque(maxlen=WATCHED_STEPS)
+        self._recent_s: deque[float] = deque()
+        self._reports = 0
 
     @property
     def predicted_s(self) -> float | None:
@@ -154,10 +163,12 @@ class Pace:
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
         """Note a step that counts, and say what it changes: there is a forecast now, the median left it, or is back.
 
-        It leaves again when it is twice as far off as when that was last reported, or to the other side.
+        The median of the last steps, at least 16 that take at least 20 s, leaves when it is off by more than 5 % and by
+        more than their own noise explains; again when it is twice as far off as when that was last reported, or to the
+        other side; four times a session at most.
         """
         self._steps_s.append(step_s)
-        self._recent_s.append(step_s)
+        self._watch(step_s)
         if self.forecast is None:
             count = len(self._steps_s)
             is_long = sum(self._steps_s) >= FIRST_STEPS_S or count >= MOST_FIRST_STEPS
@@ -165,7 +176,7 @@ class Pace:
                 return None
             self.forecast = forecast_from_steps(self._steps_s, bytes_per_step)
             return "forecast"
-        if len(self._recent_s) < LEAST_WATCHED_STEPS:
+        if len(self._recent_s) < LEAST_WATCHED_STEPS or sum(self._recent_s) < WATCHED_S:
             return None
         deviation, told = self.forecast.deviation(self.recent_s), self._told_deviation
         if told is not None and abs(deviation) <= RETURNED_DEVIATION:
@@ -173,7 +184,20 @@ class Pace:
             return "returned"
         has_turned = told is not None and told * deviation < 0
         least = LARGEST_DEVIATION if told is None or has_turned else _TOLD_AGAIN * abs(told)
-        if abs(deviation) > least:
+        if abs(deviation) > max(least, _CLEARLY * self._error_of_median()) and self._reports < MOST_REPORTS:
             self._told_deviation = deviation
+            self._reports += 1
             return "left"
         return None
+
+    def _watch(self, step_s: float) -> None:
+        """Keep the last steps, no more than are needed."""
+        self._recent_s.append(step_s)
+        while len(self._recent_s) > WATCHED_STEPS and sum(self._recent_s) - self._recent_s[0] >= WATCHED_S:
+            self._recent_s.popleft()
+
+    def _error_of_median(self) -> float:
+        """Standard error of the watched median, as a share of it. Source: asymptotic, for normal noise."""
+        median_s = self.recent_s
+        spread_s = statistics.median(abs(step_s - median_s) for step_s in self._recent_s)
+        return _ERROR_OF_MEDIAN * spread_s / median_s / math.sqrt(len(self._recent_s))
