@@ -6,13 +6,13 @@ import os
 import signal
 
 from mlx_amort.backend import load_blas
-from mlx_amort.backend.cache_folder import cache_folder
+from mlx_amort.backend.cache_folder import built_folder
 
 # One of several workers has one core.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests that have a cache folder of their own share what was built once all the same.
-os.environ["MLX_AMORT_CACHE"] = str(cache_folder())
+os.environ["MLX_AMORT_CACHE"] = str(built_folder())
 load_blas()
 
 # A suite started behind a shell or under nohup has these ignored, and so would every run it starts and interrupts.

@@ -21,7 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_amort.backend.cache_folder import cache_folder
+from mlx_amort.backend.cache_folder import built_folder
 
 _WHEEL = "scipy_openblas32"
 _SYSTEM_NAMES = ("libopenblas.so.0", "libopenblas.so")
@@ -148,7 +148,7 @@ def _from_wheel() -> tuple[Blas | None, str]:
         )
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     try:
-        passing_on = _open_passing_on(cache_folder() / "blas", compiler)
+        passing_on = _open_passing_on(built_folder() / "blas", compiler)
     except OSError as error:
         return None, f"what leads MLX to OpenBLAS cannot be built: {' '.join(str(error).split())}"
     if passing_on is None:

@@ -11,15 +11,17 @@ _SETTING = "MLX_AMORT_CACHE"
 _NAME = "mlx-amort"
 
 
+def built_folder() -> Path:
+    """Where what was compiled for this machine is kept: $MLX_AMORT_CACHE, else `cache_folder`."""
+    named = os.environ.get(_SETTING, "")
+    return Path(named) if os.path.isabs(named) and _is_made(Path(named)) else cache_folder()
+
+
 def cache_folder() -> Path:
-    """A folder of the user's that may hold code: $MLX_AMORT_CACHE, or one in $XDG_CACHE_HOME or ~/.cache, else in
-    the temporary folder.
+    """A folder of the user's that may hold code: one in $XDG_CACHE_HOME or ~/.cache, else in the temporary folder.
 
     What is kept in it is loaded as code, so one in the temporary folder must belong to the user alone.
     """
-    named = os.environ.get(_SETTING, "")
-    if os.path.isabs(named) and _is_made(Path(named)):
-        return Path(named)
     # An empty HOME would be read as the root folder.
     home_cache = "" if os.environ.get("HOME") == "" else os.path.expanduser("~/.cache")
     for base in (os.environ.get("XDG_CACHE_HOME", ""), home_cache):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlx_amort.backend.cache_folder import cache_folder
+from mlx_amort.backend.cache_folder import built_folder
 from mlx_amort.errors import UserError
 
 # The folder that was made TMPDIR, and what it was before: for the compiler, and for processes that this one starts.
@@ -172,7 +172,7 @@ def _made_kernels_folder() -> Path:
     except OSError:
         flags = set()
     wide = "-avx2" if {"avx2", "fma", "f16c"} <= flags else ""
-    folder = cache_folder() / "kernels" / f"{platform.machine()}{wide}-{''.join(platform.libc_ver())}"
+    folder = built_folder() / "kernels" / f"{platform.machine()}{wide}-{''.join(platform.libc_ver())}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -191,7 +191,7 @@ def _put_before_compiler() -> None:
     identity = [(name, found.st_size, found.st_mtime_ns) for name, found in made_of]
     text = _SCRIPT.read_text(encoding="utf-8")
     key = hashlib.sha256(f"{text}{identity}".encode()).hexdigest()[:16]
-    folder = cache_folder() / _COMPILERS_FOLDER / key
+    folder = built_folder() / _COMPILERS_FOLDER / key
     script = folder / "g++"
     if not script.exists():
         folder.mkdir(parents=True, exist_ok=True)
