@@ -38,7 +38,8 @@ def _is_made(folder: Path) -> bool:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return False
-    may_hold_code = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    # macOS has no such flag.
+    may_hold_code = not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)
     return may_hold_code and os.access(folder, os.W_OK | os.X_OK)
 
 

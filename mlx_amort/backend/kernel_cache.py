@@ -92,8 +92,10 @@ def loaded_kernels() -> int:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return 0
+    # The system shows where links lead.
+    resolved = folder.resolve()
     mapped = {line.partition("/")[2] for line in lines}
-    return sum(path.startswith(f"{folder}/mlx/"[1:]) for path in mapped)
+    return sum(path.startswith(f"{resolved}/mlx/"[1:]) for path in mapped)
 
 
 @contextmanager

@@ -95,7 +95,10 @@ def save(run_folder: Path, state: TrainState, config: Config, keeps_older: bool 
 
 
 def save_best(run_folder: Path, state: TrainState, config: Config) -> Path:
-    """Write the state of the best validation apart, then delete the one before it. Raises: as `save`."""
+    """Write the state of the best validation apart, then delete every other. Raises: as `save`.
+
+    A later step, or this one, may have been the best before the run was resumed from an earlier checkpoint.
+    """
     return _save(run_folder, BEST, state, config, keep=1)
 
 
@@ -105,9 +108,14 @@ def _save(run_folder: Path, kind: str, state: TrainState, config: Config, keep: 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         clear_leftovers(folder)
+        if kind == BEST and is_complete(final):
+            delete(final)
         if not is_complete(final):
             _write(final, state, config)
-        superseded = [] if keep is None else complete_checkpoints(run_folder, kind)[:-keep]
+        complete = complete_checkpoints(run_folder, kind)
+        superseded = [] if keep is None else complete[:-keep]
+        if kind == BEST:
+            superseded = [path for path in complete if path != final]
         for old in superseded:
             delete(old)
     # MLX tells a full disk as a RuntimeError.

@@ -1,4 +1,4 @@
-"""The training loop. It knows a step, a state, batches and a schedule; what else is to happen, functions tell it.
+"""The training loop. It knows a step, a state, batches and a schedule; logging, validation, saving are functions.
 
 train/session.py calls it for a run with a folder, a log and a console; docs/training_step.md shows it without them.
 """

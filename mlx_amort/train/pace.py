@@ -19,7 +19,8 @@ from mlx_amort.amounts import format_duration
 LARGEST_DEVIATION = 0.05
 # A median that wavers about the limit is reported once: it has returned when it is well within.
 RETURNED_DEVIATION = LARGEST_DEVIATION / 2
-# The steps whose median is watched: at least so many, and for so long, as a busy second is no change of the machine.
+# The steps whose median is watched: the last 16, or more where these take less than 20 s, for a busy second is no
+# change of the machine; nothing is said of fewer than 8.
 WATCHED_STEPS = 16
 LEAST_WATCHED_STEPS = 8
 WATCHED_S = 20.0
@@ -161,9 +162,10 @@ class Pace:
         return statistics.median(self._recent_s)
 
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
-        """Note a step that counts, and say what it changes: there is a forecast now, the median left it, or is back.
+        """Record a timed step; return "forecast" once the first steps made one, "left" when the median deviates, "returned"
+        when it no longer does.
 
-        The median of the last steps, at least 16 that take at least 20 s, leaves when it is off by more than 5 % and by
+        The median of the last steps (16, or as many as take 20 s) leaves when it is off by more than 5 % and by
         more than their own noise explains; again when it is twice as far off as when that was last reported, or to the
         other side; four times a session at most.
         """

@@ -77,7 +77,7 @@ def new_run(
     state = new_train_state(model, config.optimizer, config.run.seed)
     folder, lock_note = create(out, config.preset or config.model.trunk)
     folder.write(config, new_record(machine, corpora, command))
-    # From here on a folder without it is one that is not there, and none that is empty.
+    # From now on a missing folder of checkpoints means that it was removed.
     (folder.path / CHECKPOINTS).mkdir()
     log = MetricsLog(folder.metrics)
     return Run(folder, config, machine, *corpora, stream, model, state, log, lock_note=lock_note)

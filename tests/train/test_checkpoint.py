@@ -286,3 +286,7 @@ def test_the_best_state_is_kept_apart(tmp_path: Path, config: Config) -> None:
     assert checkpoint.load(best_checkpoint(tmp_path)).state.step == 2
     assert checkpoint.load_latest(tmp_path).state.step == 3
     assert len(list((tmp_path / "best").iterdir())) == 1
+    # Resumed from an earlier checkpoint, an earlier step may be the best; and a step's state may be another.
+    for step in (1, 1):
+        checkpoint.save_best(tmp_path, state_of(config, step), config)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["step-00000001"]

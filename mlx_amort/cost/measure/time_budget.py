@@ -157,7 +157,7 @@ def push_to_limit(
             pushed.append(each)
             del ahead[index]
         elif left_s is not None and cost_s > min(left_s, share_s):
-            limit = "its share of the budget" if share_s < left_s else "of the budget left for it"
+            limit = "is its share of the budget" if share_s < left_s else "of the budget are left for it"
             cuts.append(
                 Cut(each, f"about {cost_s:.0f} s to measure, {max(0.0, min(left_s, share_s)):.0f} s {limit}")
             )

@@ -150,7 +150,7 @@ def largest_batch(config: Config, limit: int, backend: Backend = "cpu") -> int:
     least = needed(1)
     if least > limit:
         return 0
-    # Recomputed, rows that divide into more pieces need less than one fewer that does not; in dozens the need grows.
+    # With checkpointing a B that divides into more pieces may need less than B - 1; in dozens the peak grows with B.
     # It is nearly a straight line in B, or flat where the update needs more: two points tell where to look first.
     rise = needed(_FAR) - least
     guess = int((limit - least) / rise * (_FAR - 1)) // _DOZEN if rise > 0 else LARGEST_BATCH // _DOZEN

@@ -19,7 +19,7 @@ class Thresholds:
     Where a reason names no other source, `python -m tools.simulate_sweeps` shows what the rule buys.
     """
 
-    # Bytes per step must differ by this factor, or c0 and c1 cannot be distinguished: the line turns at will.
+    # Bytes per step must differ by this factor, or c0 and c1 cannot be distinguished.
     smallest_range: float = 1.25
     # Of the fastest step, what all bytes of the largest one must cost to be more than rounding.
     smallest_share_of_bytes: float = 1e-6
@@ -37,8 +37,8 @@ class Thresholds:
     # than once in a hundred fits. Noise meets either alone: the first with four points, the second with five terms.
     term_error_share: float = 0.5
     term_chance: float = 0.01
-    # A cost per chunk or window is taken for a term that leaves up to so many times less error: a scan of B and one
-    # of K that cross explain both alike, and only the first is known to exist.
+    # A cost per chunk or window is preferred over a term whose error is smaller by up to this factor: a scan of B and
+    # one of K that cross explain both alike, and only the first is known to exist.
     known_cost_preference: float = 1.25
     # How well an update timed alone predicts c0: a step also pays dispatch, and a lone update finds cold caches.
     update_agreement: float = 0.20
@@ -122,11 +122,12 @@ def describe_drift(drift: float) -> str:
 
 def describe_outlier(label: str, error: float) -> str:
     """An outlier (error: predicted / measured - 1), and what may have made it."""
-    if error < 0:
-        told = f"{label} took {-error:.1%} longer than the cost model says"
-        return f"{told}: another program or throttling slowed it; measure it again"
-    told = f"{label} took {error:.1%} less than the cost model says"
+    excess = 1 / (1 + error) - 1
+    if excess > 0:
+        measured = f"{label} took {excess:.1%} longer than the cost model says"
+        return f"{measured}: another program or throttling slowed it; measure it again"
+    measured = f"{label} took {-excess:.1%} less than the cost model says"
     return (
-        f"{told}: nothing makes a step faster than the machine is, so the other measurements were slowed, "
+        f"{measured}: nothing makes a step faster than the machine is, so the other measurements were slowed, "
         "or this one is wrong; measure it and its neighbours again"
     )

@@ -16,6 +16,7 @@ from mlx_amort.cost.configuration import Configuration, Measurement
 from mlx_amort.cost.measure.grid import Lists, default_grid
 from mlx_amort.cost.profile_file import read_measurements
 from mlx_amort.cost.time.cost_model import CostModel
+from mlx_amort.cost.time.diagnostics import describe_outlier
 from mlx_amort.cost.time.fitting import fit_rows
 from mlx_amort.cost.time.spread import drift_of
 from mlx_amort.errors import UserError
@@ -497,3 +498,10 @@ def test_one_slow_visit_again_is_no_machine_that_changed() -> None:
 def test_without_a_measured_row_the_reason_is_no_circle(status: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         fit_rows([replace(row, status=status) for row in made_rows(affine)])
+
+
+@pytest.mark.parametrize(
+    ("error", "part"), [(1.0, "50.0% less"), (-0.5, "100.0% longer"), (-1 / 11, "10.0% longer")]
+)
+def test_an_outlier_is_measured_against_the_cost_model(error: float, part: str) -> None:
+    assert part in describe_outlier("B 1", error)
