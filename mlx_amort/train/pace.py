@@ -162,7 +162,7 @@ class Pace:
         return statistics.median(self._recent_s)
 
     def take(self, step_s: float, bytes_per_step: int) -> Change | None:
-        """Record a timed step; return "forecast" once the first steps made one, "left" when the median deviates, "returned"
+        """Record a timed step; return "forecast" once there is one, "left" when the median deviates, "returned"
         when it no longer does.
 
         The median of the last steps (16, or as many as take 20 s) leaves when it is off by more than 5 % and by
