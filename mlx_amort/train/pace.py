@@ -178,7 +178,8 @@ class Pace:
                 return None
             self.forecast = forecast_from_steps(self._steps_s, bytes_per_step)
             return "forecast"
-        if len(self._recent_s) < LEAST_WATCHED_STEPS or sum(self._recent_s) < WATCHED_S:
+        watched = self._watched_steps
+        if len(self._recent_s) < (LEAST_WATCHED_STEPS if watched == WATCHED_STEPS else watched):
             return None
         deviation, told = self.forecast.deviation(self.recent_s), self._told_deviation
         if told is not None and abs(deviation) <= RETURNED_DEVIATION:
@@ -195,8 +196,15 @@ class Pace:
     def _watch(self, step_s: float) -> None:
         """Keep the last steps, no more than are needed."""
         self._recent_s.append(step_s)
-        while len(self._recent_s) > WATCHED_STEPS and sum(self._recent_s) - self._recent_s[0] >= WATCHED_S:
+        while len(self._recent_s) > self._watched_steps:
             self._recent_s.popleft()
+
+    @property
+    def _watched_steps(self) -> int:
+        """By the predicted time, for one step may stand still for as long as all the others take."""
+        if self.forecast is None:
+            return MOST_FIRST_STEPS
+        return max(WATCHED_STEPS, round(WATCHED_S / self.forecast.undisturbed_s))
 
     def _error_of_median(self) -> float:
         """Standard error of the watched median, as a share of it. Source: asymptotic, for normal noise."""

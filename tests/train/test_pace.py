@@ -203,6 +203,12 @@ def test_a_slowdown_that_lasts_is_reported_within_half_a_minute(seed: int) -> No
     assert "left" in changes(pace, *slower)
 
 
+def test_a_step_that_stands_still_is_not_reported() -> None:
+    pace = Pace()
+    changes(pace, *[0.05] * 600)
+    assert set(changes(pace, 30.0, *[0.08] * 40, *[0.05] * 400)) == {None}
+
+
 def test_one_session_reports_no_more_than_so_often() -> None:
     pace, found = Pace(PROFILED), []
     for _ in range(10):
