@@ -8,8 +8,9 @@ from typing import Final, Literal
 
 Owner = Literal["muon", "adamw"]
 
-BUFFERS: Final[Mapping[Owner, int]] = {"muon": 1, "adamw": 2}
-"""Arrays of a parameter's size that its owner keeps: Muon its momentum, AdamW two moments."""
+STATE_NAMES: Final[Mapping[Owner, tuple[str, ...]]] = {"muon": ("momentum",), "adamw": ("first", "second")}
+"""Names of the arrays of a parameter's size that its owner keeps: Muon its momentum, AdamW two moments."""
+BUFFERS: Final[Mapping[Owner, int]] = {owner: len(names) for owner, names in STATE_NAMES.items()}
 
 # The matrices of the blocks, by the last part of the name: they map hidden vectors to hidden vectors.
 _BLOCK_MATRICES: Final = frozenset({"qkv", "gate", "proj", "up", "down", "decay_w"})

@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx_amort.config.values import OptimizerConfig
 from mlx_amort.optim.adamw import adamw_update
 from mlx_amort.optim.muon import muon_update
-from mlx_amort.optim.partition import owners
+from mlx_amort.optim.partition import STATE_NAMES, owners
 from mlx_amort.optim.rounding import split_key
 
 Arrays = dict[str, mx.array]
@@ -24,7 +24,7 @@ def init_optimizer_state(weights: Mapping[str, mx.array], config: OptimizerConfi
     """
     state: Arrays = {"updates": mx.array(0, dtype=mx.int32)}
     for name, owner in owners(_shapes(weights), config.name).items():
-        for kind in ("momentum",) if owner == "muon" else ("first", "second"):
+        for kind in STATE_NAMES[owner]:
             state[f"{kind}/{name}"] = mx.zeros_like(weights[name])
     return state
 

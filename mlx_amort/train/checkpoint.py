@@ -30,7 +30,7 @@ from mlx_amort.config.values import Config
 from mlx_amort.errors import UserError, advice
 from mlx_amort.files import HIDDEN, flush_to_disk
 from mlx_amort.ops.precision import policy_of
-from mlx_amort.optim.partition import owners
+from mlx_amort.optim.partition import STATE_NAMES, owners
 from mlx_amort.optim.update import gradient_norm
 from mlx_amort.train.checkpoint_folders import (
     BEST,
@@ -214,7 +214,7 @@ def _expected_optimizer(config: Config) -> Expected:
     weights = _expected_weights(config)
     expected: Expected = {"updates": ((), mx.int32)}
     for name, owner in owners(config.model.parameter_shapes(), config.optimizer.name).items():
-        for kind in ("momentum",) if owner == "muon" else ("first", "second"):
+        for kind in STATE_NAMES[owner]:
             expected[f"{kind}/{name}"] = weights[name]
     return expected
 
